@@ -195,7 +195,7 @@ impl Fixture {
                     sequence: counters.log_sequence,
                     stamp: None,
                 };
-                batch.put_position(SourceStream::WorkflowEvents, 0, &position)
+                batch.put_position(SourceStream::WorkflowEvents, &position)
             })
             .expect("commits");
     }

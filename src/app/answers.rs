@@ -177,7 +177,8 @@ fn of_no_use(definition: &Definition, record: &Record, input: &Input, reason: Ig
         | Control::RegisterAlias { .. }
         | Control::ReleaseAlias { .. }
         | Control::AskAlias { .. }
-        | Control::AliasRead { .. } => format!("it would change nothing: {}", reason.as_str()),
+        | Control::AliasRead { .. }
+        | Control::AliasAnswered { .. } => format!("it would change nothing: {}", reason.as_str()),
     }
 }
 

@@ -15,6 +15,7 @@ use super::keys;
 use super::of::Of;
 use super::tree::Tree;
 use super::world::time::Hold;
+use crate::kernel::alias::Alias;
 use crate::kernel::definition::fields::{self, Fields};
 use crate::kernel::definition::findings::Findings;
 use crate::kernel::definition::yaml::{self, Entry, Node};
@@ -46,6 +47,8 @@ const ACTIONS: &[&str] = &[
     "skip",
     "resolve",
     "dead_letter",
+    REFUSE_ALIAS,
+    ACCEPT_ALIAS,
 ];
 /// What only an event may have besides; a signal has data as well.
 const OF_EVENT: &[&str] = &[
@@ -64,6 +67,10 @@ const OF_RESOLVE: &[&str] = &["as", "ok"];
 pub const ALL_STUCK: &str = "all";
 /// What `succeed` and `hold` say for all work.
 pub const ALL_WORK: &str = "all";
+/// What an alias answers an instance that has registered it.
+pub const REFUSE_ALIAS: &str = "refuse_alias";
+pub const ACCEPT_ALIAS: &str = "accept_alias";
+
 /// One test file.
 #[derive(Debug)]
 pub struct Suite {
@@ -148,6 +155,10 @@ pub enum Action {
     Settle(Verdict, Option<String>, Option<Found>),
     /// An operator decides about the dead letter behind which the instance waits.
     DeadLetter(LetterDecision, Range<usize>),
+    /// An alias refuses the instance, as where too many have it.
+    RefuseAlias(Alias),
+    /// It takes the instance after all: an operator tries the registration again.
+    AcceptAlias(Alias),
     /// A person or a system tells a step what it waits for.
     Signal {
         name: String,
@@ -363,6 +374,8 @@ impl Reader<'_, '_> {
             "skip" => self.settle(entry, Verdict::Skip),
             "resolve" => self.resolve(&fields, entry),
             "dead_letter" => self.dead_letter(entry),
+            REFUSE_ALIAS => self.alias(entry).map(Action::RefuseAlias),
+            ACCEPT_ALIAS => self.alias(entry).map(Action::AcceptAlias),
             _ => match self.tree(entry)?.text() {
                 Some(_) => self.settle(entry, Verdict::Retry),
                 None => Some(Action::Retry),
@@ -456,6 +469,24 @@ impl Reader<'_, '_> {
             }
         };
         Some(Action::DeadLetter(decision, entry.value.span.clone()))
+    }
+
+    /// An alias, as `{name: value}`.
+    fn alias(&mut self, entry: &Entry<'_>) -> Option<Alias> {
+        let said = self.tree(entry)?.value();
+        let named = said.as_object().filter(|named| named.len() == 1);
+        let alias = named
+            .and_then(|named| named.iter().next())
+            .map(|(name, value)| Alias {
+                name: name.clone(),
+                value: value.as_str().map_or_else(|| value.to_string(), str::to_owned),
+            });
+        let alias = alias.filter(Alias::is_legal);
+        if alias.is_none() {
+            let what = "the name of an alias with its value as a map";
+            fields::expected(&entry.value, &entry.key_span, what, self.findings);
+        }
+        alias
     }
 
     fn settle(&mut self, entry: &Entry<'_>, verdict: Verdict) -> Option<Action> {

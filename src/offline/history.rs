@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::answer::is_refusal;
 use super::compare::{difference, expectation};
-use super::file::{ALL_STUCK, ALL_WORK};
+use super::file::{ACCEPT_ALIAS, ALL_STUCK, ALL_WORK, REFUSE_ALIAS};
 use super::observe::Seen;
 use super::of::Of;
 use super::update::flow;
@@ -252,6 +252,7 @@ fn stands_in_the_way(history: &History, at: usize) -> bool {
         | RecordedBody::Recall { .. }
         | RecordedBody::Callback { .. }
         | RecordedBody::Heartbeat { .. }
+        | RecordedBody::AliasAnswered { .. }
         | RecordedBody::Missing { .. } => false,
     };
     let next = history[at + 1..].iter().find(has_order);
@@ -312,6 +313,10 @@ fn describe(recorded: &Recorded) -> String {
         RecordedBody::Signal { name, .. } => format!("signal {name}"),
         RecordedBody::Callback { work, .. } => format!("callback of {work}"),
         RecordedBody::Heartbeat { work } => format!("heartbeat of {work}"),
+        RecordedBody::AliasAnswered { via, refused } => {
+            let what = if *refused { "refusal" } else { "acceptance" };
+            format!("{what} by {} {}", via.alias.name, via.alias.value)
+        }
         RecordedBody::DeadLetter(decision) => format!("{} of a dead letter", decision.as_str()),
         RecordedBody::Missing { kind } => kind.clone(),
     }
@@ -440,6 +445,11 @@ fn spoken(recorded: &Recorded, world: &World) -> (&'static str, Value, Map<Strin
                 more.insert("ok".to_owned(), result);
             }
             (settle.verdict.as_str(), Value::from(step), more)
+        }
+        RecordedBody::AliasAnswered { via, refused } => {
+            let key = if *refused { REFUSE_ALIAS } else { ACCEPT_ALIAS };
+            let alias = Map::from_iter([(via.alias.name.clone(), Value::from(via.alias.value.as_str()))]);
+            (key, Value::Object(alias), more)
         }
         RecordedBody::DeadLetter(decision) => ("dead_letter", Value::from(decision.as_str()), more),
         RecordedBody::Retry {} | RecordedBody::Timer { .. } | RecordedBody::Missing { .. } => {

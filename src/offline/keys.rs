@@ -51,6 +51,8 @@ pub static STEP: Shape = shape(
         &key("skip", Kind::Any, ""),
         &key("resolve", Kind::Any, ""),
         &key("dead_letter", Kind::Any, ""),
+        &key("refuse_alias", Kind::Any, ""),
+        &key("accept_alias", Kind::Any, ""),
         &key("as", Kind::Any, ""),
         &key("ok", Kind::Any, ""),
         &key("at", Kind::Any, ""),

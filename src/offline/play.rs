@@ -345,6 +345,8 @@ pub fn act(world: &mut World, suite: &Suite, step: &Step) -> Result<Given, Obsta
             let fault = Fault::new(codes::UNPLAYABLE, span.clone(), message, None);
             Obstacle::Fault(Box::new(fault))
         }),
+        Action::RefuseAlias(alias) => Ok(world.refuse_alias(alias)),
+        Action::AcceptAlias(alias) => Ok(world.accept_alias(alias)),
         Action::Signal { name, data, by } => {
             let (name, data, by) = (name.clone(), data.clone(), by.clone());
             let hops = 0;

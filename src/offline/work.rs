@@ -173,6 +173,7 @@ pub fn shown(world: &World, item: &WorkItem) -> Value {
                 SagaMessage::Forward(_) => "forward",
                 SagaMessage::AskAlias(_) => "ask_alias",
                 SagaMessage::AliasRead { .. } => "alias_read",
+                SagaMessage::AliasAnswered { .. } => "alias_answered",
             };
             let mut shown = json!({"saga": saga.as_str(), "key": key.as_str(), "request": request});
             if let SagaMessage::Start { input, .. } = message {

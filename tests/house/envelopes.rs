@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Example and schema, by file name.
-const EXAMPLES: [(&str, &str); 25] = [
+const EXAMPLES: [(&str, &str); 26] = [
     ("effect-recall", "effect-recall"),
     ("effect-progress", "effect-progress"),
     ("aggregate-event", "aggregate-event"),
@@ -40,6 +40,7 @@ const EXAMPLES: [(&str, &str); 25] = [
     ("control-outcome", "control-message"),
     ("control-register-alias", "control-message"),
     ("control-release-alias", "control-message"),
+    ("control-alias-answered", "control-message"),
     ("forwarded-event", "forwarded-event"),
 ];
 

@@ -1,6 +1,6 @@
 //! Events that find the instance by an alias, in cases.
 
-use super::Project;
+use super::{Project, test, text};
 
 const PARCEL: &str = r#"
 apiVersion: sagas/v1
@@ -88,5 +88,42 @@ fn what_is_not_so_is_told() {
         for (finding, told) in findings.iter().zip(told) {
             assert!(finding.contains(told), "{findings:#?}");
         }
+    }
+}
+
+#[test]
+fn an_alias_refuses_the_instance_and_takes_it_after_all() {
+    let cases = r"
+saga: parcel
+cases:
+  - name: refused
+    start: 2026-01-01T10:00:00Z
+    steps:
+      - {event: Parcel.Packed, data: {id: p-1}}
+      - {refuse_alias: {tracking: T-1}, expect: {ignored: no_instance, aliases: {tracking: null}}}
+      - {result: {of: label, ok: {no: T-1}}, expect: {aliases: {tracking: [T-1]}}}
+      - {refuse_alias: {tracking: T-1}, expect: {aliases: {tracking: [{value: T-1, refused: true}]}, work: [], no_other_work: true}}
+      - {refuse_alias: {tracking: T-1}, expect: {ignored: duplicate}}
+      - {event: Carrier.Scanned, data: {no: T-1}, expect: {deferred: true, state: {scans: 0}}}
+      - {accept_alias: {tracking: T-1}, expect: {aliases: {tracking: [T-1]}, state: {scans: 1}}}
+      - {accept_alias: {tracking: T-1}, expect: {ignored: duplicate}}
+      - {event: Carrier.Delivered, data: {no: T-1}, expect: {phase: completed}}
+";
+    let saga = PARCEL.replace("NOBODY", "ignore");
+    let refused = project(&saga, cases);
+    assert_eq!(refused.findings(&["--chaos"]), [""; 0]);
+    let wrong = cases.replace("{value: T-1, refused: true}", "T-1");
+    let found = project(&saga, &wrong).findings(&[]);
+    assert!(found[0].contains("aliases.tracking"), "{found:#?}");
+    for bad in ["{}", "{tracking: T-1, order: o-1}", "{tracking: \"\"}", "T-1"] {
+        let wrong = cases.replacen(
+            "refuse_alias: {tracking: T-1}",
+            &format!("refuse_alias: {bad}"),
+            1,
+        );
+        let project = project(&saga, &wrong);
+        let shown = text(&test(&[&project.path("").display().to_string()]).stdout);
+        let told = "the name of an alias with its value as a map";
+        assert!(shown.contains(told), "{bad}: {shown}");
     }
 }

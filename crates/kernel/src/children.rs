@@ -4,6 +4,7 @@
 //! parent may take a child back: cancel it while it runs, or have it undone after it has completed.
 
 use bytes::Bytes;
+use saga_runner_language::alias::Via;
 use saga_runner_language::ids::{CommandId, Key, SagaName, TimeMs};
 use serde::{Deserialize, Serialize};
 
@@ -90,6 +91,12 @@ pub enum SagaMessage {
     AskAlias(Question),
     /// From an alias: they have.
     AliasRead { question: Question, late: bool },
+    /// From an alias to an instance: it has refused its registration, or has taken it after all.
+    AliasAnswered {
+        /// The alias, and the generation that has registered it.
+        via: Via,
+        refused: bool,
+    },
 }
 
 impl SagaMessage {

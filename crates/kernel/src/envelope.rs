@@ -458,6 +458,14 @@ pub enum ControlVerb {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         late: bool,
     },
+    /// From an alias to an instance that has registered it: the instance has it, or it does not.
+    AliasAnswered {
+        alias: Alias,
+        /// Of the instance that has registered it.
+        generation: u32,
+        /// Other instances have the alias, as many as may have it.
+        refused: bool,
+    },
 }
 
 /// What `control` says in a [`ForwardedEvent`].

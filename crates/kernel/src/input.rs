@@ -1,6 +1,7 @@
 //! Inputs: anything that can advance an instance.
 
 use bytes::Bytes;
+use saga_runner_language::alias::Via;
 use saga_runner_language::ids::{CommandId, DefinitionHash, EffectName, InstanceId, Key, TimeMs};
 use serde::{Deserialize, Serialize};
 
@@ -146,6 +147,12 @@ pub enum Control {
         question: Question,
         /// The streams could not be read that far.
         late: bool,
+    },
+    /// From an alias: it has refused the registration of the instance, or has taken it after all.
+    AliasAnswered {
+        /// The alias, and the generation that has registered it.
+        via: Via,
+        refused: bool,
     },
 }
 

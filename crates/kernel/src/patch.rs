@@ -336,6 +336,16 @@ pub enum Note {
     StillRunning {
         step: String,
     },
+    /// As many instances as may have an alias have it already: events that are matched by it do not find this one.
+    AliasRefused {
+        alias: String,
+        value: String,
+    },
+    /// They find it now: an operator has tried the registration again.
+    AliasAccepted {
+        alias: String,
+        value: String,
+    },
 }
 
 #[cfg(test)]

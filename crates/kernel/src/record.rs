@@ -85,7 +85,15 @@ pub struct Record {
     /// What a program has asked for, where the definition has one.
     pub program: Option<Box<ProgramState>>,
     /// What it has registered and not released, oldest first, at most [`saga_runner_language::limits::Limits::aliases`].
-    pub aliases: Vec<Alias>,
+    pub aliases: Vec<Registered>,
+}
+
+/// An alias that an instance has registered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Registered {
+    pub alias: Alias,
+    /// The alias has refused it, so events that are matched by it do not find the instance.
+    pub refused: bool,
 }
 
 /// What an instance remembers for its program.
@@ -472,7 +480,7 @@ impl Record {
         let aliases: usize = self
             .aliases
             .iter()
-            .map(|alias| text(&alias.name) + text(&alias.value))
+            .map(|Registered { alias, .. }| 1 + text(&alias.name) + text(&alias.value))
             .sum();
         260 + left
             + aliases
@@ -596,6 +604,12 @@ impl Record {
             Some(failure) if failure.cancelled.is_some() => Phase::Cancelled,
             Some(_) => Phase::Failed,
         }
+    }
+
+    /// Whether it has registered the alias and not given it up, refused or not.
+    #[must_use]
+    pub fn has_alias(&self, alias: &Alias) -> bool {
+        self.aliases.iter().any(|registered| registered.alias == *alias)
     }
 
     /// Whether nothing can come back for this instance: no outcome is awaited, no compensation is under way,

@@ -100,6 +100,11 @@ pub enum RecordedBody {
     Heartbeat {
         work: String,
     },
+    /// An alias has refused the instance, or has taken it after all.
+    AliasAnswered {
+        via: Via,
+        refused: bool,
+    },
     /// No input: an operator's decision about the one of this id, which was a dead letter.
     DeadLetter(LetterDecision),
     /// Its message is no longer in the stream.
@@ -227,6 +232,10 @@ impl RecordedBody {
                 known: *known,
             },
             InputBody::Control(Control::Heartbeat { work }) => Self::Heartbeat { work: work.clone() },
+            InputBody::Control(Control::AliasAnswered { via, refused }) => Self::AliasAnswered {
+                via: via.clone(),
+                refused: *refused,
+            },
             // To the alias itself, never to an instance.
             InputBody::Control(
                 Control::RegisterAlias { .. }
@@ -337,6 +346,13 @@ impl Recorded {
             RecordedBody::Heartbeat { work } => (
                 stream(SourceStream::WorkflowCommands),
                 InputBody::Control(Control::Heartbeat { work: work.clone() }),
+            ),
+            RecordedBody::AliasAnswered { via, refused } => (
+                stream(SourceStream::WorkflowCommands),
+                InputBody::Control(Control::AliasAnswered {
+                    via: via.clone(),
+                    refused: *refused,
+                }),
             ),
             RecordedBody::Callback { work, outcome } => (
                 stream(SourceStream::WorkflowCommands),

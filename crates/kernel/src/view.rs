@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::ledger::{LedgerEntry, LedgerStatus};
-use super::record::{Failure, Question, Record, StepState, StepStatus, Summary};
+use super::record::{Failure, Question, Record, Registered, StepState, StepStatus, Summary};
 
 /// How long after its time a timer counts as overdue; until then it may be about to fire.
 const OVERDUE_MS: i64 = 1_000;
@@ -72,9 +72,23 @@ pub struct InstanceView {
     pub blocked_by: Option<BlockedView>,
     /// Inputs that wait for the present machine state to be left.
     pub deferred: u32,
-    /// By name the values by which events find it beside its key, oldest first.
+    /// By name the values that it has registered for events to find it beside its key, oldest first.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub aliases: BTreeMap<String, Vec<String>>,
+    pub aliases: BTreeMap<String, Vec<AliasView>>,
+}
+
+/// A value that an instance has registered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum AliasView {
+    /// Events find the instance by it.
+    Has(String),
+    /// They do not: as many other instances as may have it have it.
+    Refused {
+        value: String,
+        /// Always true.
+        refused: bool,
+    },
 }
 
 /// What an instance waits for that does not come by itself.
@@ -337,11 +351,14 @@ impl InstanceView {
             outcome: record.early.as_ref().map(|early| early.outcome.clone()),
             blocked_by: None,
             deferred: record.deferred,
-            aliases: record.aliases.iter().fold(BTreeMap::new(), |mut shown, alias| {
-                let values: &mut Vec<String> = shown.entry(alias.name.clone()).or_default();
-                values.push(alias.value.clone());
-                shown
-            }),
+            aliases: record
+                .aliases
+                .iter()
+                .fold(BTreeMap::new(), |mut shown, registered| {
+                    let values: &mut Vec<AliasView> = shown.entry(registered.alias.name.clone()).or_default();
+                    values.push(AliasView::of(registered));
+                    shown
+                }),
         }
     }
 
@@ -443,6 +460,16 @@ impl StepView {
                 running: items.running.iter().map(|item| item.index).collect(),
             }),
         }
+    }
+}
+
+impl AliasView {
+    fn of(registered: &Registered) -> Self {
+        let value = registered.alias.value.clone();
+        if registered.refused {
+            return Self::Refused { value, refused: true };
+        }
+        Self::Has(value)
     }
 }
 

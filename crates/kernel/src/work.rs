@@ -134,7 +134,8 @@ impl WorkKind {
                 | SagaMessage::RegisterAlias { .. }
                 | SagaMessage::ReleaseAlias { .. }
                 | SagaMessage::AskAlias(_)
-                | SagaMessage::AliasRead { .. } => b"null",
+                | SagaMessage::AliasRead { .. }
+                | SagaMessage::AliasAnswered { .. } => b"null",
             },
         }
     }
@@ -149,6 +150,7 @@ impl WorkKind {
                     | SagaMessage::ReleaseAlias { .. }
                     | SagaMessage::AskAlias(_)
                     | SagaMessage::AliasRead { .. }
+                    | SagaMessage::AliasAnswered { .. }
             ),
             Self::Recall { .. } => true,
             Self::Effect { .. } | Self::Command { .. } | Self::Fact { .. } | Self::Result { .. } => false,

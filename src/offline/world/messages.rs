@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use saga_runner_partition::machine::apply::Turn;
 use saga_runner_partition::machine::message::Arrival;
 use saga_runner_partition::storage::read::Found;
 
@@ -12,7 +13,7 @@ use crate::kernel::alias::Alias;
 use crate::kernel::children::SagaMessage;
 use crate::kernel::definition::Definition;
 use crate::kernel::ids::{InstanceId, Key, SagaName};
-use crate::kernel::input::{DomainEvent, Input};
+use crate::kernel::input::{Control, DomainEvent, Input, InputBody, Owner, SourceStream};
 use crate::kernel::record::Record;
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
 
@@ -137,6 +138,38 @@ impl World {
     pub fn key_of(&self, event: &DomainEvent) -> Result<Key, (&'static str, String)> {
         let key = self.wire.key_of(&self.definition, event, self.now);
         key.map_err(|defect| (defect.reason, defect.message))
+    }
+
+    /// An alias refuses the instance: it has it no more, if it had, and says so.
+    pub fn refuse_alias(&mut self, alias: &Alias) -> Given {
+        let (owner, input) = self.registration(alias);
+        self.transact(|run| run.refuse_owner(alias, &input, &owner))
+    }
+
+    /// An operator tries the registration again that an alias has refused.
+    pub fn accept_alias(&mut self, alias: &Alias) -> Given {
+        let (_, input) = self.registration(alias);
+        let again = Turn {
+            attempts: 2,
+            ..Turn::FIRST
+        };
+        self.transact(|run| run.take(&input, again))
+    }
+
+    /// The instance as an owner of an alias, and what it says to become one.
+    fn registration(&mut self, alias: &Alias) -> (Owner, Input) {
+        let owner = Owner {
+            key: self.instance.key.clone(),
+            generation: self.last().map_or(1, |record| record.generation),
+        };
+        self.messages += 1;
+        let input = self.message(
+            alias.address(&self.instance.tenant, &self.instance.saga),
+            SourceStream::WorkflowCommands,
+            format!("request-{}", self.messages),
+            InputBody::Control(Control::RegisterAlias { owner: owner.clone() }),
+        );
+        (owner, input)
     }
 
     fn stored(&self, sequence: u64) -> Stored {

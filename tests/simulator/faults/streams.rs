@@ -121,7 +121,7 @@ impl Simulation {
         let disk = &self.folder.disks[usize::from(shard)];
         let row = disk
             .rows
-            .write::<_, StorageError>(|batch| batch.position(SourceStream::AggregateEvents, 0))
+            .write::<_, StorageError>(|batch| batch.position(SourceStream::AggregateEvents))
             .expect("a store in memory can be read");
         row.map_or(0, |row| row.sequence)
     }

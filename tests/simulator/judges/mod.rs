@@ -184,7 +184,7 @@ pub fn open(simulation: &Simulation) -> Vec<String> {
                     (SourceStream::AggregateEvents, EVENTS),
                     (SourceStream::WorkflowEvents, RESULTS),
                 ] {
-                    positions.insert(name, batch.position(stream, 0)?.map_or(0, |row| row.sequence));
+                    positions.insert(name, batch.position(stream)?.map_or(0, |row| row.sequence));
                 }
                 Ok((batch.outbox_rows()?, positions))
             })

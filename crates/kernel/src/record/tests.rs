@@ -216,9 +216,12 @@ fn full() -> Record {
             }],
             completing: true,
         })),
-        aliases: vec![Alias {
-            name: "tracking".to_owned(),
-            value: "T-1".to_owned(),
+        aliases: vec![Registered {
+            alias: Alias {
+                name: "tracking".to_owned(),
+                value: "T-1".to_owned(),
+            },
+            refused: true,
         }],
     }
 }
@@ -375,7 +378,7 @@ const FROZEN_RECORD: &str = concat!(
     "a0eaff8fef660101010104736869700107736574746c656401020102ffffffffffffffffff01ffffffff0f0105ac0280",
     "808080808080808001010103040501aa0201cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd",
     "cdcd010102010106636861726765100000000000000000000000000000000aac02020201010106636861726765010001",
-    "08747261636b696e6703542d31",
+    "08747261636b696e6703542d3101",
 );
 
 #[test]

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! step done ──register──▶ alias        alias ──event──▶ every instance that has it
+//!                                      alias ──answer─▶ an instance that it refuses, or takes after all
 //! end       ──release───▶ alias, which still forwards what `after_end` hears as long as the instance is kept
 //! ```
 
@@ -14,11 +15,11 @@ use saga_runner_language::json::Json;
 use super::Rejection;
 use super::emission::Repetition;
 use super::place::Place;
-use super::run::Run;
+use super::run::{Ground, Run};
 use super::scope::Locals;
 use crate::children::SagaMessage;
-use crate::patch::{IgnoreReason, Note};
-use crate::record::Record;
+use crate::patch::{IgnoreReason, Note, Outcome, Patch};
+use crate::record::{Record, Registered};
 use crate::work::WorkKind;
 
 /// Path of what an instance tells the aliases that it has no more.
@@ -38,7 +39,7 @@ impl<'a> Run<'a> {
             let Some(alias) = value(name, &rendered, &path)? else {
                 continue;
             };
-            if self.record.aliases.contains(&alias) {
+            if self.record.has_alias(&alias) {
                 continue;
             }
             let max = self.ground.context.limits.aliases;
@@ -57,27 +58,31 @@ impl<'a> Run<'a> {
                 alias: alias.name.clone(),
                 value: alias.value.clone(),
             });
-            self.record.aliases.push(alias);
+            self.record.aliases.push(Registered {
+                alias,
+                refused: false,
+            });
         }
         Ok(())
     }
 
     /// Gives up all aliases but those by which events come that are heard after the end.
     pub(super) fn release_aliases(&mut self) -> Result<(), Rejection> {
-        for (nth, alias) in std::mem::take(&mut self.record.aliases).into_iter().enumerate() {
-            let hears = is_heard_after_end(self.ground.definition, &alias);
+        for (nth, registered) in std::mem::take(&mut self.record.aliases).into_iter().enumerate() {
+            let alias = &registered.alias;
+            let hears = is_heard_after_end(self.ground.definition, alias);
             let message = SagaMessage::ReleaseAlias {
                 generation: self.record.generation,
                 hears,
             };
-            self.tell(RELEASE.to_owned(), nth, &alias, message)?;
+            self.tell(RELEASE.to_owned(), nth, alias, message)?;
             if hears {
-                self.record.aliases.push(alias);
+                self.record.aliases.push(registered);
                 continue;
             }
             self.note(Note::AliasReleased {
-                alias: alias.name,
-                value: alias.value,
+                alias: registered.alias.name,
+                value: registered.alias.value,
             });
         }
         Ok(())
@@ -122,13 +127,42 @@ fn value(name: &str, rendered: &[u8], path: &str) -> Result<Option<Alias>, Rejec
     Alias::new(name, &value).map_err(unfit)
 }
 
-/// Why an event that an alias has forwarded does not concern the instance, if it does not: it was on its way while
+/// Why what an alias tells a generation of the instance does not concern it, if it does not: it was on its way while
 /// the instance has given the alias up, or ended and begun anew.
 pub(super) fn refusal(record: &Record, via: &Via) -> Option<IgnoreReason> {
     let is_same = record.generation == via.generation;
-    match is_same && record.aliases.contains(&via.alias) {
+    match is_same && record.has_alias(&via.alias) {
         true => None,
         false if is_same && record.phase.is_terminal() => Some(IgnoreReason::Ended),
         false => Some(IgnoreReason::NoInstance),
     }
+}
+
+/// An alias has refused the instance, or has taken it after all. Its messages come in order, so the last one counts.
+pub(super) fn answered<'a>(
+    ground: Ground<'a>,
+    record: &'a Record,
+    via: &Via,
+    refused: bool,
+) -> Result<Patch, Rejection> {
+    if let Some(reason) = refusal(record, via) {
+        return Ok(Patch::ignored(reason));
+    }
+    if record.phase.is_terminal() {
+        return Ok(Patch::ignored(IgnoreReason::Ended));
+    }
+    let mut run = Run::of(ground, record);
+    let mut registered = run.record.aliases.iter_mut();
+    let Some(registered) = registered.find(|known| known.alias == via.alias && known.refused != refused)
+    else {
+        return Ok(Patch::ignored(IgnoreReason::Duplicate));
+    };
+    registered.refused = refused;
+    let (alias, value) = (via.alias.name.clone(), via.alias.value.clone());
+    run.note(if refused {
+        Note::AliasRefused { alias, value }
+    } else {
+        Note::AliasAccepted { alias, value }
+    });
+    run.finish(Outcome::Applied)
 }

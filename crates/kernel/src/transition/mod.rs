@@ -339,6 +339,7 @@ fn with_control<'a>(
         }
         // It may come as often as it likes, so it takes no place among the inputs that are remembered.
         Control::Heartbeat { work } => return heartbeats::beat(ground, record, work),
+        Control::AliasAnswered { via, refused } => return aliases::answered(ground, record, via, *refused),
         // They are for aliases, which no instance is.
         Control::RegisterAlias { .. }
         | Control::ReleaseAlias { .. }
@@ -365,7 +366,8 @@ fn with_control<'a>(
         | Control::RegisterAlias { .. }
         | Control::ReleaseAlias { .. }
         | Control::AskAlias { .. }
-        | Control::AliasRead { .. } => {}
+        | Control::AliasRead { .. }
+        | Control::AliasAnswered { .. } => {}
         Control::Cancel { .. } if flight::drains(record) => flight::hurry(&mut run)?,
         Control::Cancel { reason, mode } => failure::cancel(&mut run, reason, *mode)?,
         Control::Retry => {
@@ -420,7 +422,8 @@ fn control_refusal(definition: &Definition, record: &Record, control: &Control) 
         | Control::RegisterAlias { .. }
         | Control::ReleaseAlias { .. }
         | Control::AskAlias { .. }
-        | Control::AliasRead { .. } => false,
+        | Control::AliasRead { .. }
+        | Control::AliasAnswered { .. } => false,
     };
     (!hears).then(|| {
         if record.phase.is_terminal() {

@@ -8,9 +8,10 @@ use saga_runner_kernel::alias::{Alias, Via};
 use saga_runner_kernel::children::{Forwarded, SagaMessage};
 use saga_runner_kernel::definition::model::{COMMAND_TIMEOUT_MS, NoInstance};
 use saga_runner_kernel::duration::Millis;
-use saga_runner_kernel::ids::{ClusterId, DefinitionHash, Key, SagaName, TimeMs};
+use saga_runner_kernel::ids::{ClusterId, DefinitionHash, InstanceId, Key, SagaName, TimeMs};
 use saga_runner_kernel::input::{Control, DomainEvent, Input, InputBody, Origin, Owner};
 use saga_runner_kernel::patch::{IgnoreReason, Outcome, TimerRow};
+use saga_runner_kernel::record::Record;
 use saga_runner_kernel::work::{Attempt, Piece, WorkItem, WorkKind, WorkRef};
 
 use super::apply::{Fate, Turn};
@@ -132,13 +133,17 @@ impl Run<'_> {
                 if full && let Some(ended) = row.ended_owner() {
                     row.owners.remove(ended);
                 } else if full {
-                    return self.bury(input, None, Fault::alias_owners(owner, max), turn);
+                    return self.bury(input, None, Fault::alias_owners(alias, owner, max), turn);
                 }
                 row.owners.push(owner.clone());
             }
         }
         self.batch.put_alias(id, &row)?;
         self.tell(input, Told::Outcome(Outcome::Applied, &[]));
+        // It was refused before, and an operator has tried it again. This stands before what is forwarded.
+        if turn.attempts > 1 {
+            self.answer_owner(alias, input, owner, turn, false)?;
+        }
         for (number, waiting, bytes) in self.batch.inbox(id)? {
             self.leave(id, number, waiting.reason, bytes)?;
             if let InputBody::Event(event) = &waiting.input.body {
@@ -146,6 +151,85 @@ impl Run<'_> {
             }
         }
         Ok(Fate::Settled)
+    }
+
+    /// Tells an instance that the alias has refused it, or has taken it after all.
+    pub fn answer_owner(
+        &mut self,
+        alias: &Alias,
+        input: &Input,
+        owner: &Owner,
+        turn: Turn,
+        refused: bool,
+    ) -> Result<(), StorageError> {
+        let log_sequence = self.next_sequence();
+        let row = WorkRef {
+            log_sequence,
+            index: 0,
+        };
+        // An operator may try as often as he likes: each answer is one message.
+        let path = format!("aliases.answer.{}", turn.attempts);
+        let message = SagaMessage::AliasAnswered {
+            via: Via {
+                alias: alias.clone(),
+                generation: owner.generation,
+            },
+            refused,
+        };
+        let cluster = self.ground.cluster;
+        self.tell_now(
+            row,
+            told(cluster, input, owner.generation, path, &owner.key, message),
+        )
+    }
+
+    /// Refuses an instance as one more than may have the alias, whoever has it: a case says so.
+    pub fn refuse_owner(&mut self, alias: &Alias, input: &Input, owner: &Owner) -> Result<(), StorageError> {
+        let id = &input.instance;
+        let mut row = self.batch.alias(id)?;
+        row.owners.retain(|known| known != owner);
+        self.batch.put_alias(id, &row)?;
+        self.answer_owner(alias, input, owner, Turn::FIRST, true)
+    }
+
+    /// Gives an alias up that has taken a generation which does not have it any more: its registration was tried again so late
+    /// that the alias has forgotten its release. False: it has it.
+    pub fn give_up_alias(&mut self, input: &Input, via: &Via) -> Result<bool, StorageError> {
+        if self.has_alias(&input.instance, via)? {
+            return Ok(false);
+        }
+        let log_sequence = self.next_sequence();
+        let row = WorkRef {
+            log_sequence,
+            index: 0,
+        };
+        let path = "aliases.release".to_owned();
+        let message = SagaMessage::ReleaseAlias {
+            generation: via.generation,
+            hears: false,
+        };
+        let cluster = self.ground.cluster;
+        let key = via.alias.key();
+        self.tell_now(row, told(cluster, input, via.generation, path, &key, message))?;
+        let gone = Outcome::Ignored(IgnoreReason::NoInstance);
+        self.tell(input, Told::Outcome(gone, &[]));
+        Ok(true)
+    }
+
+    /// Whether this generation of an instance has the alias, live or after its end.
+    fn has_alias(&mut self, id: &InstanceId, via: &Via) -> Result<bool, StorageError> {
+        let has = |record: &Record| record.generation == via.generation && record.has_alias(&via.alias);
+        if let Some(record) = self.staged.records.take(self.batch, id)? {
+            let found = has(&record);
+            self.staged.records.give_back(id, Some(record));
+            return Ok(found);
+        }
+        self.staged.records.give_back(id, None);
+        let Some(ended) = self.batch.tombstone(id)? else {
+            return Ok(false);
+        };
+        let record = self.batch.ended(id, ended.summary)?;
+        Ok(record.as_ref().is_some_and(has))
     }
 
     /// An instance has ended. It has the alias no more, or as long as it is kept.

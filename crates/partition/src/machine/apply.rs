@@ -106,6 +106,11 @@ impl Run<'_> {
             }
             return self.take_aliased(&alias, input, turn);
         }
+        if let InputBody::Control(Control::AliasAnswered { via, refused: false }) = &input.body
+            && self.give_up_alias(input, via)?
+        {
+            return Ok(Fate::Settled);
+        }
         let turn = match self.ask(input, turn)? {
             Asked::Waits => return Ok(Fate::Settled),
             Asked::Nobody => turn,
@@ -636,6 +641,10 @@ pub fn kind_in_full(input: &Input) -> String {
             Control::ReleaseAlias { .. } => "release of an alias".to_owned(),
             Control::AskAlias { .. } => "question to an alias".to_owned(),
             Control::AliasRead { .. } => "answer of an alias".to_owned(),
+            Control::AliasAnswered { via, refused } => {
+                let what = if *refused { "refusal" } else { "acceptance" };
+                format!("{what} by {} {}", via.alias.name, via.alias.value)
+            }
         },
     }
 }

@@ -11,6 +11,7 @@ use saga_runner_kernel::ids::{InstanceId, Key, TimeMs};
 use saga_runner_kernel::input::{Input, InputBody, Question};
 use saga_runner_kernel::limits::ALIASES_MAX;
 use saga_runner_kernel::patch::{Outcome, TimerRow};
+use saga_runner_kernel::record::Registered;
 use saga_runner_kernel::work::{WorkItem, WorkRef};
 
 use super::aliases::told;
@@ -77,7 +78,8 @@ impl Run<'_> {
         self.set_waiting(id, waiting);
         self.batch.put_inbox(id, number, row)?;
         self.set_timer(id, &end_of_wait(number, until))?;
-        for (slot, alias) in (0_u8..).zip(&aliases) {
+        // One that has refused the instance may take it any time.
+        for (slot, Registered { alias, .. }) in (0_u8..).zip(&aliases) {
             let question = Question {
                 due: input.time,
                 number,
@@ -211,7 +213,7 @@ impl Run<'_> {
     }
 
     /// Puts a message into the outbox that is told at this instant.
-    fn tell_now(&mut self, row: WorkRef, item: WorkItem) -> Result<(), StorageError> {
+    pub fn tell_now(&mut self, row: WorkRef, item: WorkItem) -> Result<(), StorageError> {
         let now = self.ground.now;
         let given = item.deadline.0.saturating_sub(item.created.0);
         let item = WorkItem {

@@ -475,7 +475,6 @@ impl Waiting {
         }
         Some(Delivery {
             stream,
-            lane: 0,
             after,
             sequence: upto,
             stamp: stands,

@@ -19,7 +19,7 @@ pub enum Acceptance {
     },
 }
 
-/// Up to where the shared lane of each stream was taken, committed or not.
+/// Up to where each stream was taken, committed or not.
 #[derive(Debug)]
 pub struct Lanes {
     taken: [u64; 3],
@@ -115,7 +115,7 @@ impl Held {
         self.deliveries
     }
 
-    /// Whether one more delivery may come. An empty queue always takes one, so that every time the lane is fed
+    /// Whether one more delivery may come. An empty queue always takes one, so that every time the stream is fed
     /// again it gets further than before.
     pub const fn has_room(&self, deliveries_max: usize, bytes_max: usize) -> bool {
         self.deliveries == 0 || (self.deliveries < deliveries_max && self.bytes < bytes_max)
@@ -168,7 +168,6 @@ mod tests {
     fn delivery(after: u64, sequence: u64) -> Delivery {
         Delivery {
             stream: SourceStream::AggregateEvents,
-            lane: 0,
             after,
             sequence,
             stamp: None,

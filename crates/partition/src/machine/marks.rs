@@ -38,7 +38,7 @@ impl Partition {
         to: &PositionRow,
         accepted: &AcceptedRow,
     ) -> Result<(), StorageError> {
-        batch.put_position(stream, 0, to)?;
+        batch.put_position(stream, to)?;
         batch.put_halt(stream, None)?;
         batch.put_accepted(accepted)
     }

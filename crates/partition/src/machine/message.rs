@@ -87,19 +87,15 @@ pub enum Refused {
     Unavailable { shard: u16, message: String },
 }
 
-/// A reader's lane. Lane 0 is the shared reader of a stream.
-pub type Lane = u16;
-
-/// All that the messages in `(after, sequence]` of one lane yield for this shard, one indivisible unit.
+/// All that the messages in `(after, sequence]` of one stream yield for this shard, one indivisible unit.
 ///
 /// A shard accepts a delivery exactly if `after <= position < sequence`. One at or below its position is a
-/// repetition and is dropped; one that begins above it would skip messages, so it is refused and the lane is
-/// rebuilt from the position. So is one that was routed by definitions that hear less than those of the shard. No inputs: a
+/// repetition and is dropped; one that begins above it would skip messages, so it is refused and the stream
+/// is fed again from the position. So is one that was routed by definitions that hear less than those of the shard. No inputs: a
 /// watermark.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Delivery {
     pub stream: SourceStream,
-    pub lane: Lane,
     pub after: u64,
     pub sequence: u64,
     /// What stands at `sequence`.

@@ -160,7 +160,7 @@ impl Partition {
                 sequence: staged.positions[index],
                 stamp: staged.stamps[index],
             };
-            batch.put_position(stream, 0, &row)?;
+            batch.put_position(stream, &row)?;
         }
         batch.put_counters(&staged.counters)?;
         if staged.ended > 0 || prune {

@@ -134,7 +134,7 @@ fn has_schedules(terms: &Terms, batch: &Batch<'_>) -> Result<bool, StorageError>
 /// Whether the partition is opened for the first time.
 fn is_new(batch: &Batch<'_>) -> Result<bool, StorageError> {
     for stream in SourceStream::ALL {
-        if batch.position(stream, 0)?.is_some() {
+        if batch.position(stream)?.is_some() {
             return Ok(false);
         }
     }
@@ -157,7 +157,7 @@ fn standings(terms: &Terms, batch: &Batch<'_>) -> Result<Standings, StorageError
     for stream in SourceStream::ALL {
         let index = stream.index();
         let state = &terms.streams[index];
-        match batch.position(stream, 0)? {
+        match batch.position(stream)? {
             Some(row) => {
                 positions[index] = row.sequence;
                 stamps[index] = row.stamp;
@@ -174,7 +174,7 @@ fn standings(terms: &Terms, batch: &Batch<'_>) -> Result<Standings, StorageError
                     stamp: state.last_time.filter(|_| at_the_end).map(Stamp::at),
                 };
                 stamps[index] = row.stamp;
-                batch.put_position(stream, 0, &row)?;
+                batch.put_position(stream, &row)?;
             }
             None => {
                 let message = format!("the shard has state and no position in {}", state.identity.name);

@@ -115,13 +115,13 @@ impl Fault {
         }
     }
 
-    /// The instance goes on without the alias, and its owner is told here.
-    pub fn alias_owners(owner: &Owner, max: usize) -> Self {
+    /// The instance goes on without the alias, and is told so.
+    pub fn alias_owners(alias: &Alias, owner: &Owner, max: usize) -> Self {
         Self {
             reason: "alias.owners",
             message: format!(
-                "at most {max} instances have one alias; instance {} is not among them",
-                owner.key
+                "at most {max} instances have the alias {} {:?}; instance {} is not among them",
+                alias.name, alias.value, owner.key
             ),
             parks: false,
             settles: false,
@@ -229,12 +229,17 @@ impl Run<'_> {
             time: input.time,
             source: source(input),
             attempts: turn.attempts,
-            input: may_come_again(input).then(|| input.clone()),
+            input: Some(input.clone()),
             excerpt: excerpt(input),
             payload_hash: None,
             about: refused_owner(input),
         };
         self.batch.put_dead_letter(number, &letter)?;
+        if let (InputBody::Control(Control::RegisterAlias { owner }), Some(alias)) =
+            (&input.body, Alias::of(&id.key))
+        {
+            self.answer_owner(&alias, input, owner, turn, true)?;
+        }
         match record {
             Some(mut record) => {
                 let previous = record.last_history;
@@ -563,12 +568,6 @@ impl Run<'_> {
         self.follow(id, fate)?;
         Ok(true)
     }
-}
-
-/// Whether an operator may have it applied later. An instance that has ended meanwhile would keep its alias for
-/// ever.
-const fn may_come_again(input: &Input) -> bool {
-    !matches!(input.body, InputBody::Control(Control::RegisterAlias { .. }))
 }
 
 /// The instance that an alias was refused to.

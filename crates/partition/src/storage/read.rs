@@ -379,13 +379,13 @@ impl Reader {
         })
     }
 
-    /// Where the shared lane of a stream stands, `None` in a shard that has never run.
+    /// Where a stream stands, `None` in a shard that has never run.
     ///
     /// # Errors
     /// [`StorageError::Corrupt`].
     pub fn position(&self, stream: SourceStream) -> Result<Option<PositionRow>, StorageError> {
         self.view(|view| {
-            view.get(META, &position_key(stream, 0))?
+            view.get(META, &position_key(stream))?
                 .map(|bytes| decode(&bytes, "a position"))
                 .transpose()
         })
@@ -411,7 +411,7 @@ impl Reader {
                 progress.log_sequence = counters.log_sequence;
             }
             for stream in SourceStream::ALL {
-                if let Some(bytes) = view.get(META, &position_key(stream, 0))? {
+                if let Some(bytes) = view.get(META, &position_key(stream))? {
                     let row: PositionRow = decode(&bytes, "a position")?;
                     progress.positions[stream.index()] = row.sequence;
                 }

@@ -379,7 +379,7 @@ pub struct StreamIdentity {
     pub created_ns: i64,
 }
 
-/// Where a stream's lane stands.
+/// Up to where a stream was taken.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PositionRow {
     pub stream: StreamIdentity,

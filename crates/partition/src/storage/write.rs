@@ -26,9 +26,6 @@ pub struct Batch<'t> {
     pub(super) view: &'t dyn WriteRows,
 }
 
-/// A lane of a stream.
-type Lane = u16;
-
 impl<'t> Batch<'t> {
     #[must_use]
     pub const fn new(view: &'t dyn WriteRows) -> Self {
@@ -300,20 +297,15 @@ impl<'t> Batch<'t> {
         Ok(())
     }
 
-    pub fn position(&self, stream: SourceStream, lane: Lane) -> Result<Option<PositionRow>, StorageError> {
+    pub fn position(&self, stream: SourceStream) -> Result<Option<PositionRow>, StorageError> {
         self.view
-            .get(META, &position_key(stream, lane))?
+            .get(META, &position_key(stream))?
             .map(|bytes| decode(&bytes, "a position"))
             .transpose()
     }
 
-    pub fn put_position(
-        &self,
-        stream: SourceStream,
-        lane: Lane,
-        position: &PositionRow,
-    ) -> Result<(), StorageError> {
-        self.view.put(META, &position_key(stream, lane), encode(position))
+    pub fn put_position(&self, stream: SourceStream, position: &PositionRow) -> Result<(), StorageError> {
+        self.view.put(META, &position_key(stream), encode(position))
     }
 
     /// Why a stream must not be read on before an operator says so.
@@ -477,11 +469,12 @@ pub(super) fn halt_key(stream: SourceStream) -> Vec<u8> {
     [b"halt/".as_slice(), &[index]].concat()
 }
 
-pub(super) fn position_key(stream: SourceStream, lane: Lane) -> Vec<u8> {
+pub(super) fn position_key(stream: SourceStream) -> Vec<u8> {
     let index = u8::try_from(stream.index()).expect("there are three streams");
     let mut key = b"position/".to_vec();
     key.push(index);
-    key.extend_from_slice(&lane.to_be_bytes());
+    // Two bytes that are always zero belong to the stored form.
+    key.extend_from_slice(&[0, 0]);
     key
 }
 

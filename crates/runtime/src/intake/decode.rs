@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::cloudevents;
 use super::headers::Headers;
-use crate::kernel::alias::Via;
+use crate::kernel::alias::{Alias, Via};
 use crate::kernel::envelope::{
     AggregateEvent, CallbackMessage, ControlMessage, ControlVerb, ErrorPayload, FORWARD, ForwardedEvent,
     ResultType, Stuck, WorkflowEvent, callback_outcome, callback_request, callback_verb,
@@ -259,17 +259,8 @@ impl Decoder {
     fn forwarded(&self, instance: InstanceId, message: &Message) -> Result<Decoded, Defect> {
         let envelope: ForwardedEvent<'_> = self.read(&message.payload)?;
         let event = envelope.event;
-        if !envelope.alias.is_legal() {
-            return Err(Defect::new(
-                "payload.schema",
-                "alias: not a name and a value of one",
-            ));
-        }
+        let via = via(envelope.alias, envelope.generation)?;
         self.check(event.payload.get().as_bytes())?;
-        let via = Via {
-            alias: envelope.alias,
-            generation: envelope.generation,
-        };
         Ok(Decoded::Forwarded {
             instance,
             event: DomainEvent {
@@ -421,6 +412,14 @@ impl Decoder {
                 question: question(due_ms, number, slot),
                 late,
             },
+            ControlVerb::AliasAnswered {
+                alias,
+                generation,
+                refused,
+            } => Control::AliasAnswered {
+                via: via(alias, generation)?,
+                refused,
+            },
             ControlVerb::Callback { work, ok, error } => Control::Callback {
                 work,
                 outcome: callback_outcome(ok.as_ref(), error.as_ref())
@@ -521,6 +520,17 @@ fn is_forwarded(payload: &[u8]) -> bool {
     let mark = format!("\"control\":\"{FORWARD}\"");
     let marked = payload.windows(mark.len()).any(|part| part == mark.as_bytes());
     marked && serde_json::from_slice::<Verb<'_>>(payload).is_ok_and(|verb| verb.control == FORWARD)
+}
+
+/// The alias that a message comes from, and the generation that it is for.
+fn via(alias: Alias, generation: u32) -> Result<Via, Defect> {
+    if alias.is_legal() {
+        return Ok(Via { alias, generation });
+    }
+    Err(Defect::new(
+        "payload.schema",
+        "alias: not a name and a value of one",
+    ))
 }
 
 const fn question(due_ms: i64, number: u64, slot: u8) -> Question {

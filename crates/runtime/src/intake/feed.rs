@@ -100,7 +100,6 @@ impl Feed {
         } else {
             self.queue.push_back(Mail::Delivery(Delivery {
                 stream: self.stream,
-                lane: 0,
                 after: self.queued,
                 sequence,
                 stamp,
@@ -130,7 +129,6 @@ impl Feed {
         } else {
             self.queue.push_back(Mail::Delivery(Delivery {
                 stream: self.stream,
-                lane: 0,
                 after: self.queued,
                 sequence: read,
                 stamp,

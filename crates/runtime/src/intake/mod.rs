@@ -328,16 +328,12 @@ impl Forward {
             Notice::Gap {
                 shard,
                 stream,
-                lane: 0,
                 position,
             } => drop(
                 self.hubs[stream.index()]
                     .send(Command::Gap { shard, position })
                     .await,
             ),
-            Notice::Gap { shard, lane, .. } => {
-                tracing::error!(shard, lane, "shard reports a gap in a lane that nobody reads");
-            }
         }
     }
 }

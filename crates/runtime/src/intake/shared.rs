@@ -1,4 +1,4 @@
-//! The shared reader of one stream: lane 0 of every attached shard.
+//! The shared reader of one stream, for every attached shard.
 //!
 //! It never waits long for one shard: a mailbox that stays full is left to a private reader
 //! (see [`super::private`]). Where all mailboxes are full, reading pauses: that is backpressure, not a slow shard.

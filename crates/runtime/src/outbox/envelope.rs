@@ -239,6 +239,11 @@ pub fn saga(
             slot: *slot,
             late: *late,
         },
+        SagaMessage::AliasAnswered { via, refused } => ControlVerb::AliasAnswered {
+            alias: via.alias.clone(),
+            generation: via.generation,
+            refused: *refused,
+        },
         SagaMessage::Signal { name, data } => ControlVerb::Signal {
             name: name.clone(),
             data: serde_json::from_slice(data).map_err(|error| Unsendable(error.to_string()))?,

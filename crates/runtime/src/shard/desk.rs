@@ -358,14 +358,6 @@ impl Desk {
 
     fn take_delivery(&mut self, delivery: Delivery) {
         let stream = delivery.stream;
-        if delivery.lane != 0 {
-            tracing::warn!(
-                shard = self.index,
-                lane = delivery.lane,
-                "delivery of an unknown lane refused"
-            );
-            return;
-        }
         let aside = stream == SourceStream::AggregateEvents
             && self.catching_up.is_none()
             && (self.holding || !self.held.is_empty());
@@ -437,7 +429,6 @@ impl Desk {
         Notice::Gap {
             shard: self.index,
             stream,
-            lane: 0,
             position: self.lanes.taken(stream),
         }
     }

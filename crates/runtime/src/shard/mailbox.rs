@@ -5,9 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use saga_runner_partition::machine::held::may_be_discarded;
-pub use saga_runner_partition::machine::message::{
-    Arrival, Delivery, Lane, LetterDecision, Refused, Unreadable,
-};
+pub use saga_runner_partition::machine::message::{Arrival, Delivery, LetterDecision, Refused, Unreadable};
 use saga_runner_partition::storage::rows::{AcceptedRow, PositionRow};
 pub use saga_runner_partition::storage::rows::{HaltRow, Stamp};
 use tokio::sync::{oneshot, watch};
@@ -149,11 +147,10 @@ pub struct Released {
 pub enum Notice {
     /// A timer is due: send a [`Mail::Barrier`] for every source stream.
     BarrierWanted { shard: u16 },
-    /// A delivery began above the position: feed this lane again from behind `position`.
+    /// A delivery began above the position: feed this stream again from behind `position`.
     Gap {
         shard: u16,
         stream: SourceStream,
-        lane: Lane,
         position: u64,
     },
 }

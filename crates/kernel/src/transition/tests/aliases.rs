@@ -9,7 +9,7 @@ use super::world::World;
 use crate::children::SagaMessage;
 use crate::input::{CancelMode, Control, Input, InputBody};
 use crate::patch::{IgnoreReason, Note, Outcome};
-use crate::record::{Phase, Summary};
+use crate::record::{Phase, Registered, Summary};
 use crate::work::WorkKind;
 
 const PARCEL: &str = r#"
@@ -56,7 +56,7 @@ pub(super) fn check_told(world: &World) {
         .last()
         .aliases
         .iter()
-        .map(|alias| alias.key().to_string())
+        .map(|registered| registered.alias.key().to_string())
         .collect();
     assert_eq!(had, has);
     assert!(
@@ -82,6 +82,25 @@ fn alias(name: &str, value: &str) -> Alias {
         name: name.to_owned(),
         value: value.to_owned(),
     }
+}
+
+/// What the instance has registered, oldest first, each with whether it was refused.
+fn registered(world: &World) -> Vec<(String, bool)> {
+    let aliases = world.last().aliases.iter();
+    let shown =
+        aliases.map(|Registered { alias, refused }| (format!("{} {}", alias.name, alias.value), *refused));
+    shown.collect()
+}
+
+fn has(aliases: &[&str]) -> Vec<(String, bool)> {
+    aliases.iter().map(|alias| ((*alias).to_owned(), false)).collect()
+}
+
+/// The alias answers a generation.
+fn answered(value: &str, generation: u32, refused: bool) -> Control {
+    let alias = alias("tracking", value);
+    let via = Via { alias, generation };
+    Control::AliasAnswered { via, refused }
 }
 
 /// An event as the alias forwards it to a generation.
@@ -130,7 +149,7 @@ fn a_step_registers_its_alias_when_it_has_succeeded_and_the_end_gives_all_up() {
     assert_eq!(told(&world), []);
     world.succeed("steps.label", &json!({"no": "T-1", "void": false}));
     assert_eq!(told(&world), pairs(&[("+1", "@alias/tracking/T-1")]));
-    assert_eq!(world.last().aliases, [alias("tracking", "T-1")]);
+    assert_eq!(registered(&world), has(&["tracking T-1"]));
     let item = world.newest("steps.label.alias.tracking");
     assert!(!item.kind.awaits_result());
     let WorkKind::Saga { saga, .. } = &item.kind else {
@@ -139,10 +158,7 @@ fn a_step_registers_its_alias_when_it_has_succeeded_and_the_end_gives_all_up() {
     assert_eq!(saga.as_str(), "probe");
 
     assert_eq!(forward(&mut world, "Carrier.Delivered", "T-1"), Outcome::Applied);
-    assert_eq!(
-        world.last().aliases,
-        [alias("tracking", "T-1"), alias("receipt", "7")]
-    );
+    assert_eq!(registered(&world), has(&["tracking T-1", "receipt 7"]));
     let thanked = Control::Signal {
         name: "thanked".to_owned(),
         data: "{}".into(),
@@ -151,7 +167,7 @@ fn a_step_registers_its_alias_when_it_has_succeeded_and_the_end_gives_all_up() {
     };
     world.control("s-1", thanked);
     assert_eq!(world.phase(), Phase::Completed);
-    assert_eq!(world.last().aliases, []);
+    assert_eq!(registered(&world), []);
     assert_eq!(
         told(&world)[2..],
         pairs(&[("-1", "@alias/tracking/T-1"), ("-1", "@alias/receipt/7")])
@@ -255,7 +271,7 @@ fn a_value_is_null_or_fits() {
     let mut world = labelled("");
     assert_eq!(rename(&mut world, json!(null)), Ok(Outcome::Applied));
     assert_eq!(rename(&mut world, json!(12)), Ok(Outcome::Applied));
-    assert_eq!(world.last().aliases[1], alias("tracking", "12"));
+    assert_eq!(registered(&world)[1], ("tracking 12".to_owned(), false));
     for bad in [
         json!(""),
         json!("x".repeat(121)),
@@ -303,7 +319,7 @@ fn an_instance_that_hears_of_its_alias_after_the_end_keeps_it() {
     assert!(world.ended.is_some());
     let expected = [("+1", "@alias/tracking/T-1"), ("~1", "@alias/tracking/T-1")];
     assert_eq!(told(&world), pairs(&expected));
-    assert_eq!(world.last().aliases, [alias("tracking", "T-1")]);
+    assert_eq!(registered(&world), has(&["tracking T-1"]));
 
     assert_eq!(forward(&mut world, "Carrier.Scanned", "T-1"), Outcome::Applied);
     assert_eq!(world.data()["scans"], 200);
@@ -317,4 +333,77 @@ fn an_instance_that_hears_of_its_alias_after_the_end_keeps_it() {
     let other = forwarded(&mut world, "Carrier.Scanned", "T-1", 2);
     assert_eq!(world.must(&other), ended, "that is for another generation");
     assert_eq!(told(&world).len(), 2, "nothing is told twice");
+}
+
+#[test]
+fn an_alias_that_refuses_the_instance_is_known_as_refused_until_it_takes_it() {
+    let mut world = labelled("");
+    let refused = |world: &World| registered(world)[0].1;
+    assert_eq!(world.control("r-1", answered("T-1", 1, true)), Outcome::Applied);
+    assert!(refused(&world));
+    let said = |value: &str| ("tracking".to_owned(), value.to_owned());
+    let (alias, value) = said("T-1");
+    assert_eq!(world.notes.last(), Some(&Note::AliasRefused { alias, value }));
+    let version = world.last().version;
+    for id in ["r-1", "r-2"] {
+        let again = world.control(id, answered("T-1", 1, true));
+        assert_eq!(again, Outcome::Ignored(IgnoreReason::Duplicate));
+    }
+    assert_eq!(world.last().version, version, "a repetition changes nothing");
+    // It is not registered once more by what would register it.
+    let before = told(&world).len();
+    world.event("Parcel.Renamed", &json!({"no": "T-1", "order": null}));
+    assert_eq!((told(&world).len(), refused(&world)), (before, true));
+
+    assert_eq!(world.control("r-3", answered("T-1", 1, false)), Outcome::Applied);
+    assert!(!refused(&world));
+    let (alias, value) = said("T-1");
+    assert_eq!(world.notes.last(), Some(&Note::AliasAccepted { alias, value }));
+    assert_eq!(
+        told(&world).len(),
+        before,
+        "the instance has nothing to say about it"
+    );
+    // The last word counts, whatever was said before.
+    assert_eq!(world.control("r-1", answered("T-1", 1, true)), Outcome::Applied);
+    assert!(refused(&world));
+}
+
+#[test]
+fn what_an_alias_answers_another_generation_or_for_another_value_changes_nothing() {
+    let nobody = Outcome::Ignored(IgnoreReason::NoInstance);
+    let mut world = World::new(loaded_as(PARCEL));
+    assert_eq!(world.control("r-0", answered("T-1", 1, true)), nobody);
+    let mut world = labelled("");
+    for (value, generation) in [("T-1", 0), ("T-1", 2), ("T-2", 1)] {
+        for refused in [true, false] {
+            let ignored = world.control("r-1", answered(value, generation, refused));
+            assert_eq!(ignored, nobody, "{value} {generation}");
+        }
+    }
+    assert_eq!(registered(&world), has(&["tracking T-1"]));
+}
+
+/// Its end is told to the alias whether that has it or not: the registration may be tried again.
+#[test]
+fn an_instance_that_was_refused_releases_the_alias_and_hears_no_answer_after_its_end() {
+    let late = "after_end: {Carrier.Scanned: {set: {scans: \"${state.scans + 100}\"}}}\n";
+    for (more, sign) in [("", "-1"), (late, "~1")] {
+        let mut world = labelled(more);
+        world.control("r-1", answered("T-1", 1, true));
+        world.control("c-1", Control::cancel(String::new()));
+        // It still undoes what it did.
+        assert_eq!(world.control("r-2", answered("T-1", 1, false)), Outcome::Applied);
+        assert_eq!(world.control("r-3", answered("T-1", 1, true)), Outcome::Applied);
+        world.succeed("steps.label.compensate", &json!({}));
+        assert!(world.ended.is_some());
+        let expected = [("+1", "@alias/tracking/T-1"), (sign, "@alias/tracking/T-1")];
+        assert_eq!(told(&world), pairs(&expected));
+        let before = world.last().clone();
+        for refused in [true, false] {
+            let late = world.control("r-4", answered("T-1", 1, refused));
+            assert_eq!(late, Outcome::Ignored(IgnoreReason::Ended));
+        }
+        assert_eq!(*world.last(), before);
+    }
 }

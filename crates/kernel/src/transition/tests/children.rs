@@ -98,6 +98,7 @@ pub(super) fn control(item: &WorkItem) -> Control {
         | SagaMessage::ReleaseAlias { .. }
         | SagaMessage::AskAlias(_)
         | SagaMessage::AliasRead { .. }
+        | SagaMessage::AliasAnswered { .. }
         | SagaMessage::Forward(_) => {
             panic!("it has to do with an alias, not with a child")
         }

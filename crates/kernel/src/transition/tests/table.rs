@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use bytes::Bytes;
+use saga_runner_language::alias::{Alias, Via};
 use saga_runner_language::ids::CommandId;
 use serde_json::json;
 
@@ -166,6 +167,16 @@ fn beat(world: &mut World, path: &str) -> Played {
     control(world, Control::Heartbeat { work })
 }
 
+/// What the alias says that `pay` has registered.
+fn answer(world: &mut World, refused: bool) -> Played {
+    let alias = Alias {
+        name: "payment".to_owned(),
+        value: "o-1".to_owned(),
+    };
+    let via = Via { alias, generation: 1 };
+    control(world, Control::AliasAnswered { via, refused })
+}
+
 /// The timer of this name fires, or has fired before it was cleared.
 pub(super) fn timer(world: &mut World, name: &str) -> Played {
     if world.record.is_none() && world.ended.is_none() {
@@ -198,7 +209,7 @@ after_end:
   signal.late: {set: {heard: "${state.heard + 1}"}}
 steps:
   guess: {effect: guess, on_error: {timeout: {continue: true}}, compensate: {effect: unguess}}
-  pay: {effect: charge, compensate: {effect: refund, retry: {attempts: 1}}}
+  pay: {effect: charge, alias: {payment: "${key}"}, compensate: {effect: refund, retry: {attempts: 1}}}
   sign: {effect: ask, wait: {callback: true, timeout: 1d, heartbeat: 1h}}
   pack: {effect: pack, wait: {event: Order.Packed, timeout: 1d}}
   approve: {wait: {signal: approve, timeout: 1d}}
@@ -309,7 +320,7 @@ fn the_docs_say_what_becomes_of_an_input_in_each_phase() {
         ("`completed`", completed),
         ("`failed`", ended),
     ];
-    let inputs: [Input; 24] = [
+    let inputs: [Input; 26] = [
         ("start event", |world| event(world, "Order.Placed")),
         ("event with a handler", |world| event(world, "Order.Noted")),
         ("event that a step waits for", |world| {
@@ -361,6 +372,11 @@ fn the_docs_say_what_becomes_of_an_input_in_each_phase() {
         ("another result of the same command", |world| {
             let command = newest(world, "steps.pay");
             result(world, command, good())
+        }),
+        ("an alias refuses it", |world| answer(world, true)),
+        ("an alias takes it after all", |world| {
+            let first = answer(world, true)?;
+            (first == Ok(Outcome::Applied)).then(|| answer(world, false))?
         }),
         ("deadline of the saga", |world| timer(world, "deadline")),
         ("cancel, `compensate`", |world| {

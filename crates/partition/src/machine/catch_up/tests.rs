@@ -48,7 +48,6 @@ fn input(stream: SourceStream, sequence: u64, time: i64) -> Arrival {
 fn delivery(stream: SourceStream, after: u64, messages: &[(u64, i64)]) -> Delivery {
     Delivery {
         stream,
-        lane: 0,
         after,
         sequence: messages.last().map_or(after, |(sequence, _)| *sequence),
         stamp: messages.last().map(|(_, time)| Stamp {

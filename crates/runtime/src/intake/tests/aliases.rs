@@ -176,6 +176,34 @@ fn owners_tell_an_alias_that_they_have_it_and_that_they_do_not() {
 }
 
 #[test]
+fn an_alias_answers_a_generation_of_an_instance() {
+    let subject = "tenant.acme.workflow.order.o-1";
+    let said = |value: &str, refused: bool| {
+        let alias = json!({"name": "tracking", "value": value});
+        json!({"request_id": "r-1", "control": "alias_answered", "alias": alias, "generation": 2, "refused": refused})
+    };
+    for refused in [true, false] {
+        let found = inputs(
+            &router(),
+            CONTROLS,
+            &message(subject, said("a", refused).to_string()),
+        );
+        let alias = Alias {
+            name: "tracking".to_owned(),
+            value: "a".to_owned(),
+        };
+        let via = Via { alias, generation: 2 };
+        assert_eq!(found[0].instance.key.as_str(), "o-1");
+        assert_eq!(
+            found[0].body,
+            InputBody::Control(Control::AliasAnswered { via, refused })
+        );
+    }
+    let forged = message(subject, said("", true).to_string());
+    assert_eq!(unreadable(&router(), CONTROLS, &forged).reason, "payload.schema");
+}
+
+#[test]
 fn a_forwarded_event_is_the_event_as_it_was() {
     // Order of members, numbers and escapes stay as the producer wrote them.
     let payload = r#"{"b": 1.50, "a": [9007199254740993, "é"],  "control":"forward"}"#;

@@ -112,7 +112,6 @@ async fn mixed(mailbox: usize) {
     let gap = Notice::Gap {
         shard: 0,
         stream: EVENTS,
-        lane: 0,
         position: 1,
     };
     world.notices.send(gap).await.expect("the intake lives");

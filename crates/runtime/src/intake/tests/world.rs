@@ -181,7 +181,6 @@ impl World {
                     let gap = Notice::Gap {
                         shard: index,
                         stream: delivery.stream,
-                        lane: 0,
                         position: at,
                     };
                     let told = std::mem::replace(&mut refused[delivery.stream.index()], true);

@@ -56,7 +56,6 @@ async fn routed(shard: &Shard, routed_by: u64, after: u64, inputs: Vec<Vec<Input
     shard
         .mail(Mail::Delivery(Delivery {
             stream: EVENTS,
-            lane: 0,
             after,
             sequence,
             stamp: None,
@@ -70,7 +69,6 @@ fn gap(position: u64) -> Notice {
     Notice::Gap {
         shard: 3,
         stream: EVENTS,
-        lane: 0,
         position,
     }
 }
@@ -232,7 +230,6 @@ async fn a_saga_that_begins_to_hear_facts_hears_those_on_their_way_too_and_event
     let gap = Notice::Gap {
         shard: 3,
         stream: RESULTS,
-        lane: 0,
         position: 0,
     };
     assert_eq!(shard.noticed.try_recv(), Ok(gap));
@@ -241,7 +238,6 @@ async fn a_saga_that_begins_to_hear_facts_hears_those_on_their_way_too_and_event
     shard
         .mail(Mail::Delivery(Delivery {
             stream: RESULTS,
-            lane: 0,
             after: 0,
             sequence: 1,
             stamp: None,

@@ -12,6 +12,7 @@ use crate::kernel::input::{Control, Input, InputBody, Origin, Owner};
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
 use crate::ports::clock::Clock as _;
 use crate::shard::mailbox::{LetterDecision, Mail};
+use crate::storage::read::Found;
 
 const PARCEL: &str = r"
 apiVersion: sagas/v1
@@ -118,6 +119,16 @@ impl Post {
         self.shard.state(&parcel(tenant, key), "places")
     }
 
+    /// Whether the instance knows that the alias has refused it.
+    fn is_refused(&self, key: &str) -> bool {
+        let found = self.shard.handle.reader.instance(&parcel("t1", key)).unwrap();
+        let record = match found.expect("it is there") {
+            Found::Live(record) => record,
+            Found::Ended(summary) => summary.record,
+        };
+        record.aliases[0].refused
+    }
+
     fn owners(&self, tenant: &str, no: &str) -> Vec<String> {
         let row = self.shard.handle.reader.alias(&tracking(tenant, no)).unwrap();
         row.owners
@@ -184,6 +195,14 @@ fn arrived(item: &WorkItem, sequence: u64) -> Input {
                 request,
                 START,
                 InputBody::Control(Control::AliasRead { question, late }),
+            )
+        }
+        SagaMessage::AliasAnswered { via, refused } => {
+            let (via, refused) = (via.clone(), *refused);
+            (
+                request,
+                START,
+                InputBody::Control(Control::AliasAnswered { via, refused }),
             )
         }
         other => panic!("{other:?}"),
@@ -389,13 +408,121 @@ async fn an_alias_has_a_bounded_number_of_owners() {
     assert_eq!(letter.reason, "alias.owners");
     assert!(letter.message.contains("instance c"), "{}", letter.message);
     assert_eq!(letter.about, Some(parcel("t1", "c")));
-    let retried = post.shard.decide(*number, LetterDecision::Retry).await;
-    assert!(retried.is_err(), "the instance could have ended meanwhile");
-    // The instance goes on without it.
+    // The instance goes on without it, and knows.
+    assert_eq!(
+        ["a", "b", "c"].map(|key| post.is_refused(key)),
+        [false, false, true]
+    );
+    let kind = post.shard.history(&parcel("t1", "c"))[0].kind.clone();
+    assert_eq!(kind, "refusal by tracking T-1");
     post.scan("t1", "T-1", 1).await;
     post.carry().await;
     assert_eq!(post.places("t1", "b"), json!([1]));
     assert_eq!(post.places("t1", "c"), json!([]));
+    // There is no room yet.
+    post.shard.decide(*number, LetterDecision::Retry).await.unwrap();
+    post.carry().await;
+    let [(number, letter)] = post.shard.dead_letters().try_into().expect("one dead letter");
+    assert_eq!((letter.reason.as_str(), letter.attempts), ("alias.owners", 2));
+    assert!(post.is_refused("c"));
+    // There is when another one has ended; what nobody had meanwhile is not made up for.
+    post.event(parcel("t1", "a"), "Parcel.Closed", json!({"id": "a"}))
+        .await;
+    post.carry().await;
+    post.shard.decide(number, LetterDecision::Retry).await.unwrap();
+    post.scan("t1", "T-1", 2).await;
+    post.carry().await;
+    assert_eq!(post.owners("t1", "T-1"), ["b#1", "c#1"]);
+    assert!(!post.is_refused("c"));
+    assert_eq!(post.places("t1", "c"), json!([2]));
+    assert_eq!(post.shard.dead_letters().len(), 0);
+    post.shard.stop().await;
+}
+
+/// The world has one owner of `T-1`, and `late` is refused; the number of its dead letter.
+async fn refused(world: &mut World, late: &str) -> (Post, u64) {
+    world.limits.alias_owners = 1;
+    let mut post = Post::of(world);
+    post.packed("t1", "a", "T-1").await;
+    post.packed("t1", late, "T-1").await;
+    post.carry().await;
+    let [(number, _)] = post.shard.dead_letters().try_into().expect("one dead letter");
+    (post, number)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_refusal_that_is_on_its_way_survives_a_restart_and_is_heard_once() {
+    let mut world = world("");
+    world.limits.alias_owners = 1;
+    let mut post = Post::of(&world);
+    post.packed("t1", "a", "T-1").await;
+    post.carry().await;
+    post.packed("t1", "b", "T-1").await;
+    post.shard.settle().await;
+    let [(row, registers)] = post.messages().await.try_into().expect("one message");
+    post.controls += 1;
+    let registers = arrived(&registers, post.controls);
+    post.shard.deliver(CONTROLS, post.controls, vec![registers]).await;
+    post.shard.mail(Mail::Delivered(vec![row])).await;
+    post.shard.settle().await;
+    post.shard.stop().await;
+    let mut post = Post::of(&world);
+    let [(_, answer)] = post.messages().await.try_into().expect("one message");
+    for _ in 0..2 {
+        post.controls += 1;
+        let again = arrived(&answer, post.controls);
+        post.shard.deliver(CONTROLS, post.controls, vec![again]).await;
+    }
+    post.carry().await;
+    assert!(post.is_refused("b"));
+    let history = post.shard.history(&parcel("t1", "b"));
+    let heard = history.iter().filter(|row| row.kind == "refusal by tracking T-1");
+    assert_eq!(heard.count(), 1);
+    post.shard.stop().await;
+}
+
+/// A dead letter may be kept for longer than the alias remembers who gave it up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn who_is_taken_after_it_has_been_forgotten_gives_the_alias_up() {
+    for forgotten in [false, true] {
+        let mut world = world("");
+        let (mut post, number) = refused(&mut world, "b").await;
+        for key in ["b", "a"] {
+            post.event(parcel("t1", key), "Parcel.Closed", json!({"id": key}))
+                .await;
+            post.carry().await;
+        }
+        if forgotten {
+            world.clock.advance(Duration::from_hours(24 * 8));
+            post.shard.barrier(world.clock.now()).await;
+            post.shard.settle().await;
+            assert_eq!(post.shard.handle.reader.check().unwrap().aliases, 0);
+        }
+        post.shard.decide(number, LetterDecision::Retry).await.unwrap();
+        post.carry().await;
+        assert_eq!(post.owners("t1", "T-1"), [""; 0], "forgotten: {forgotten}");
+        assert_eq!(post.shard.dead_letters().len(), 0);
+        post.shard.stop().await;
+    }
+}
+
+/// The next generation has registered the same alias: what the first one is told is not for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn what_one_generation_is_told_is_not_heard_by_the_next() {
+    let mut world = world("reuse: always\n");
+    let (mut post, number) = refused(&mut world, "b").await;
+    for key in ["a", "b"] {
+        post.event(parcel("t1", key), "Parcel.Closed", json!({"id": key}))
+            .await;
+        post.carry().await;
+    }
+    post.packed("t1", "b", "T-1").await;
+    post.carry().await;
+    assert_eq!(post.owners("t1", "T-1"), ["b#2"]);
+    post.shard.decide(number, LetterDecision::Retry).await.unwrap();
+    post.carry().await;
+    assert_eq!(post.owners("t1", "T-1"), ["b#2"]);
+    assert!(!post.is_refused("b"));
     post.shard.stop().await;
 }
 

@@ -53,7 +53,6 @@ async fn a_shard_whose_thread_panics_is_halted_and_counted() {
     }
     let mail = Mail::Delivery(Delivery {
         stream: EVENTS,
-        lane: 0,
         after: 1,
         sequence: 2,
         stamp: None,

@@ -346,7 +346,6 @@ async fn what_cannot_be_read_is_kept_for_people_and_stops_nothing() {
     shard
         .mail(Mail::Delivery(Delivery {
             stream: EVENTS,
-            lane: 0,
             after: 0,
             sequence: 1,
             stamp: None,

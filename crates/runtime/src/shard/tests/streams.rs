@@ -22,7 +22,6 @@ async fn a_repetition_is_dropped_and_a_gap_is_refused_until_it_is_filled() {
     let gap = Notice::Gap {
         shard: 3,
         stream: EVENTS,
-        lane: 0,
         position: 2,
     };
     assert_eq!(shard.noticed.try_recv(), Ok(gap));
@@ -147,7 +146,6 @@ async fn another_stream_under_the_same_name_a_rollback_and_lost_messages_halt() 
     };
     let delivery = Delivery {
         stream: EVENTS,
-        lane: 0,
         after: 0,
         sequence: 50,
         stamp: Some(stamp),

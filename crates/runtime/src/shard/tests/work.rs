@@ -299,7 +299,6 @@ async fn events_beyond_what_can_be_held_are_fed_again_when_there_is_room() {
     let gap = Notice::Gap {
         shard: 3,
         stream: EVENTS,
-        lane: 0,
         position: 2,
     };
     assert_eq!(shard.noticed.try_recv(), Ok(gap));

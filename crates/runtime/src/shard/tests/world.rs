@@ -377,7 +377,6 @@ impl Shard {
     pub async fn deliver_after(&self, stream: SourceStream, after: u64, sequence: u64, inputs: Vec<Input>) {
         self.mail(Mail::Delivery(Delivery {
             stream,
-            lane: 0,
             after,
             sequence,
             stamp: None,
@@ -648,7 +647,6 @@ pub fn filled(key: &str, sequence: u64, text: &str) -> Input {
 pub fn delivery(sequence: u64, inputs: Vec<Input>) -> Mail {
     Mail::Delivery(Delivery {
         stream: EVENTS,
-        lane: 0,
         after: sequence - 1,
         sequence,
         stamp: None,
