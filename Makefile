@@ -22,15 +22,17 @@ setup: ## install what the build needs (libclang, for the MDBX binding)
 	@scripts/libclang.sh
 
 .PHONY: build
-build: setup ## build the release binary
+build: setup ## build the release binary, stripped; its debug information lies beside it
 	cargo build --release --locked
+	@scripts/strip.sh $(RUNNER)
 
 .PHONY: demo
-demo: build ## drive real orders through the example sagas; NATS=1 uses a real nats-server
+demo: setup ## drive real orders through the example sagas, with a build that is quick to make and slow to run; NATS=1 uses a real nats-server
+	cargo build --profile demo --locked
 ifdef NATS
-	@server=$$(scripts/nats-server.sh) && $(RUNNER) demo --nats-server "$$server" $(DEMO_FLAGS)
+	@server=$$(scripts/nats-server.sh) && $(TARGET)/demo/saga-runner demo --nats-server "$$server" $(DEMO_FLAGS)
 else
-	@$(RUNNER) demo $(DEMO_FLAGS)
+	@$(TARGET)/demo/saga-runner demo $(DEMO_FLAGS)
 endif
 
 .PHONY: check

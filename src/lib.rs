@@ -42,4 +42,5 @@ pub mod app;
 
 pub mod cli;
 
+#[cfg(feature = "demo")]
 pub mod demo;

@@ -4,10 +4,12 @@ mod accept;
 mod adapters;
 mod aliases;
 mod answers;
+#[cfg(feature = "bench")]
 pub mod bench;
 mod catalog;
 mod clock;
 mod cluster;
+#[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod consumers;
 mod control;

@@ -2,11 +2,13 @@
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+#[cfg(feature = "bench")]
 pub mod bench;
 pub mod client;
 pub mod consumers;
 pub mod definition;
 
+#[cfg(feature = "conformance")]
 pub mod effect;
 pub mod graph;
 pub mod init;
@@ -32,6 +34,7 @@ use crate::app::Registry;
 use crate::app::exit::{self, Failure};
 use crate::app::out;
 use crate::config::{LogFormat, Manifest, Mode, Overrides};
+#[cfg(feature = "demo")]
 use crate::demo;
 
 /// Runs sagas on NATS JetStream: business processes across services that finish or are undone.
@@ -78,6 +81,7 @@ enum Command {
     #[command(subcommand)]
     Instance(instance::InstanceCommand),
     /// Check workers of effects in other languages.
+    #[cfg(feature = "conformance")]
     #[command(subcommand)]
     Effect(effect::EffectCommand),
     /// Look at the schedules of a running cluster, pause and resume them.
@@ -87,11 +91,14 @@ enum Command {
     #[command(subcommand)]
     Shard(shard::ShardCommand),
     /// Measure sagas per second and latency, with the broker's raw figure in the same run.
+    #[cfg(feature = "bench")]
     Bench(bench::BenchArguments),
     /// Drive real orders through the example sagas, kill the runner in the middle, and show what became of
     /// them.
+    #[cfg(feature = "demo")]
     Demo(demo::DemoArguments),
     /// Run only the demo's upstream (inventory, fraud, payments, shipping, gateway).
+    #[cfg(feature = "demo")]
     DemoUpstream(demo::UpstreamArguments),
 }
 
@@ -196,11 +203,15 @@ pub fn main_with(registry: Registry) -> ExitCode {
         Command::Start(arguments) => start::start(&arguments),
         Command::Definition(command) => definition::definition(&command),
         Command::Instance(command) => instance::instance(&command),
+        #[cfg(feature = "conformance")]
         Command::Effect(command) => effect::effect(command),
         Command::Schedule(command) => schedule::schedule(&command),
         Command::Shard(command) => shard::shard(&command),
+        #[cfg(feature = "bench")]
         Command::Bench(arguments) => bench::bench(&arguments),
+        #[cfg(feature = "demo")]
         Command::Demo(arguments) => demo::run(&arguments),
+        #[cfg(feature = "demo")]
         Command::DemoUpstream(arguments) => demo::run_upstream(&arguments),
     };
     match outcome {
