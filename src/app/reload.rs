@@ -30,7 +30,7 @@ pub(super) async fn reload(node: &Node) -> Result<Reloaded, ReloadError> {
         Ok(done) => ("done", format!("revision {}", done.revision)),
         Err(error) => ("refused", error.to_string()),
     };
-    node.metrics.reloads.with_label_values(&[label]).inc();
+    node.metrics.definition_reloads.with_label_values(&[label]).inc();
     match &outcome {
         Ok(done) => {
             tracing::info!(revision = done.revision, changes = ?done.sagas, "definitions are reloaded");
@@ -49,7 +49,7 @@ pub(super) fn refused_at_start(node: &Node, error: StartError) {
     let error = refused(error);
     log(&error);
     tracing::warn!(%error, "the definitions are refused, those that were in force before serve in their place");
-    node.metrics.reloads.with_label_values(&["refused"]).inc();
+    node.metrics.definition_reloads.with_label_values(&["refused"]).inc();
     note(node, error.to_string(), Some(&error));
 }
 

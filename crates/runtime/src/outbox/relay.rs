@@ -400,7 +400,7 @@ impl Desk {
             | WorkKind::Saga { .. }
             | WorkKind::Result { .. }
             | WorkKind::Recall { .. } => {
-                self.metrics.swept.with_label_values(&["resubmitted"]).inc();
+                self.metrics.overdue_commands_checked.with_label_values(&["resubmitted"]).inc();
                 self.backlog.again(row);
             }
         }
@@ -416,7 +416,7 @@ impl Desk {
             Destination::Recalls => "recall",
         };
         self.metrics
-            .relayed
+            .messages_relayed
             .with_label_values(&[label, done.outcome])
             .inc();
         if let Some(refused) = done.refused {
@@ -485,7 +485,7 @@ impl Desk {
 
     fn swept(&mut self, row: WorkRef, swept: Swept) {
         self.overdue_known.remove(&row);
-        self.metrics.swept.with_label_values(&[swept.action()]).inc();
+        self.metrics.overdue_commands_checked.with_label_values(&[swept.action()]).inc();
         if let Swept::Found(verdict) = swept {
             self.letters.push_back(Letter {
                 mail: Mail::Verdict(verdict),

@@ -335,7 +335,7 @@ impl Room {
 
 async fn give_back(metrics: &Metrics, delivery: &QueueMessage, effect: &str, reason: &str, delay: Duration) {
     metrics
-        .effects_given_back
+        .effect_commands_returned
         .with_label_values(&[effect, reason])
         .inc();
     answered(delivery.receipt.nak(delay).await, &delivery.message);
