@@ -133,7 +133,7 @@ pub(super) async fn identify(
         }
         let mut existed = Vec::new();
         let id = if let Some(id) = folder {
-            tracing::warn!(cluster_id = %id, "the broker has no record of this cluster; it is written again");
+            tracing::warn!(cluster_id = %id, "broker has no record of this cluster; writing it again");
             id
         } else {
             if let Some(found) = remains(broker, manifest, streams).await? {
@@ -144,7 +144,7 @@ pub(super) async fn identify(
                     cluster = manifest.cluster,
                     given_up,
                     reason = adoption.reason(),
-                    "the loss of a cluster's id was adopted: another one is drawn, and every idempotency key changes"
+                    "loss of the cluster id was adopted; a new id is generated, and every idempotency key changes"
                 );
             }
             ClusterId(randomness.draw().to_be_bytes())

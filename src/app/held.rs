@@ -105,7 +105,7 @@ pub(super) async fn decide(
             rows = report.rows,
             unknown = report.unknown,
             reason = request.reason,
-            "an operator decides about what an adopted shard holds back"
+            "operator decision about held work of an adopted shard"
         );
         report.done = true;
     }

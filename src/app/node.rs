@@ -438,7 +438,7 @@ impl Node {
                 }
                 Err(SecretsError::Config(error)) => return Err(error.into()),
                 Err(SecretsError::Unavailable(message)) => {
-                    tracing::warn!(message, "waiting for the secrets of NATS KV");
+                    tracing::warn!(message, "waiting for secrets from NATS KV");
                     self.set_waiting_for(format!("secrets of NATS KV: {message}"));
                     tokio::time::sleep(SECRETS_AGAIN).await;
                 }

@@ -128,7 +128,7 @@ impl Node {
             .await
             .map_err(refused)?;
         self.catalog.now().show(&self.metrics);
-        tracing::info!(shard, epoch, "a shard is open");
+        tracing::info!(shard, epoch, "shard opened");
         Ok(())
     }
 
@@ -162,7 +162,7 @@ impl Node {
         }
         match running.remove(&self.parts(), common, shard, timeout).await {
             Some(true) => {
-                tracing::info!(shard, "a shard is closed");
+                tracing::info!(shard, "shard closed");
                 Ok(())
             }
             Some(false) => Err(ControlError::Unavailable(format!(

@@ -211,7 +211,7 @@ pub(super) async fn hear_the_time(
             Ok(state) => {
                 clock.told(stream, asked, state.told);
             }
-            Err(error) => tracing::debug!(%error, "the broker's time is not known"),
+            Err(error) => tracing::debug!(%error, "broker time is unknown"),
         }
     }
 }

@@ -96,7 +96,8 @@ impl Client {
         }
         let info = self.get("/info")?;
         let several = |which: &str| {
-            let message = format!("this runner serves {which}; choose one with --tenant or SAGA_RUNNER_TENANT");
+            let message =
+                format!("this runner serves {which}; choose one with --tenant or SAGA_RUNNER_TENANT");
             Err(Failure::new(exit::USAGE, message))
         };
         match &info["tenants"] {

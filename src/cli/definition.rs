@@ -17,11 +17,13 @@ pub enum DefinitionCommand {
     /// Reload the definitions of a running process, and print what changed, or the errors.
     Reload(ReloadArguments),
     /// Migrate the running instances of a saga to its active version, or to another one.
-    #[command(after_help = "Exits with 1 if an instance cannot be migrated. Example: check first, then migrate:\n  \
+    #[command(
+        after_help = "Exits with 1 if an instance cannot be migrated. Example: check first, then migrate:\n  \
         saga-runner definition migrate order --dry-run\n  \
         saga-runner definition migrate order\n\n\
         Undo it:\n  \
-        saga-runner definition migrate order --undo")]
+        saga-runner definition migrate order --undo"
+    )]
     Migrate(MigrateArguments),
 }
 

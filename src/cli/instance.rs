@@ -14,8 +14,10 @@ pub enum InstanceCommand {
     /// Print an instance as JSON: state, steps, ledger, timers and history.
     Show(NameArguments),
     /// Cancel an instance.
-    #[command(after_help = "Example: stop a saga once its running steps have ended, then compensate:\n  \
-        saga-runner instance cancel order o-1 --mode drain --reason 'customer called'")]
+    #[command(
+        after_help = "Example: stop a saga once its running steps have ended, then compensate:\n  \
+        saga-runner instance cancel order o-1 --mode drain --reason 'customer called'"
+    )]
     Cancel(CancelArguments),
     /// Retry stuck compensations with fresh attempts, and resend the work of stuck steps.
     Retry(StuckArguments),

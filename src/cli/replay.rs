@@ -15,10 +15,12 @@ use crate::kernel::definition::{self, Definition};
 use crate::offline::history::{self, History};
 
 #[derive(Debug, Args)]
-#[command(after_help = "Exits with 1 if a history diverges. Example: does the changed saga treat a live instance as before?\n  \
+#[command(
+    after_help = "Exits with 1 if a history diverges. Example: does the changed saga treat a live instance as before?\n  \
     saga-runner definition show 3f9a1c > recorded.yaml\n  \
     saga-runner replay . --recorded recorded.yaml \\\n    \
-    --from http://127.0.0.1:8080/v1/tenants/acme/sagas/order/instances/o-1/inputs")]
+    --from http://127.0.0.1:8080/v1/tenants/acme/sagas/order/instances/o-1/inputs"
+)]
 pub struct ReplayArguments {
     /// Definitions to replay against: a file or folder of a project.
     #[arg(default_value = ".")]

@@ -208,7 +208,9 @@ pub async fn full_effect(rig: Rig, consumers: &str) -> u64 {
     let (worker, metrics) = rig.grouped(consumers, vec![patient, quick], &stuck.uri());
     succeeded(&rig, &fast).await;
     assert!(stuck.received_requests().await.unwrap().len() <= 2);
-    let busy = metrics.effect_commands_returned.with_label_values(&["slow", "busy"]);
+    let busy = metrics
+        .effect_commands_returned
+        .with_label_values(&["slow", "busy"]);
     worker.drain(Duration::from_millis(10)).await;
     busy.get()
 }
@@ -234,7 +236,9 @@ async fn a_command_for_which_there_was_no_room_is_known_not_to_have_been_called(
     }
     results.sort();
     assert_eq!(results, ["\"Failed\"", "\"Succeeded\""]);
-    let busy = metrics.effect_commands_returned.with_label_values(&["charge", "busy"]);
+    let busy = metrics
+        .effect_commands_returned
+        .with_label_values(&["charge", "busy"]);
     assert!(busy.get() >= 1, "it is counted");
 }
 

@@ -53,7 +53,10 @@ fn said(result: &Value) -> (&str, &str) {
 }
 
 fn recalled(rig: &Rig) -> u64 {
-    rig.metrics.effect_commands_cancelled.with_label_values(&["charge"]).get()
+    rig.metrics
+        .effect_commands_cancelled
+        .with_label_values(&["charge"])
+        .get()
 }
 
 #[tokio::test]

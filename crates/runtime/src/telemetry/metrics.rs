@@ -132,19 +132,19 @@ impl Metrics {
                 "Inputs, by kind and outcome.",
                 &["kind", "outcome"],
             ),
-            messages_read: counters(
-                r,
-                "messages_read_total",
-                "Messages read, by stream.",
-                &["stream"],
-            ),
+            messages_read: counters(r, "messages_read_total", "Messages read, by stream.", &["stream"]),
             readers_rebuilt: counters(
                 r,
                 "readers_rebuilt_total",
                 "Readers that were dropped and rebuilt.",
                 &["stream", "reason"],
             ),
-            stream_lag: gauges(r, "stream_lag_messages", "Messages between a shard's position and the end of the stream.", &["stream"]),
+            stream_lag: gauges(
+                r,
+                "stream_lag_messages",
+                "Messages between a shard's position and the end of the stream.",
+                &["stream"],
+            ),
             tenant_mismatches: counter(
                 r,
                 "tenant_mismatches_total",
@@ -249,7 +249,12 @@ impl Metrics {
                 "Time from a planned time to the commit that starts, queues or skips it.",
                 &LONG_SECONDS,
             ),
-            dead_letters: counters(r, "dead_letters_total", "Dead letters written, by reason.", &["reason"]),
+            dead_letters: counters(
+                r,
+                "dead_letters_total",
+                "Dead letters written, by reason.",
+                &["reason"],
+            ),
             dead_letters_evicted: counter(
                 r,
                 "dead_letters_evicted_total",

@@ -454,7 +454,7 @@ impl Lane {
     pub fn count_given_back(&self, (tenant, command): &(TenantId, CommandId), reason: Reason) {
         let effect = &self.definition.name;
         let reason = reason.as_str();
-        tracing::debug!(%tenant, %effect, %command, reason, "a command was given back");
+        tracing::debug!(%tenant, %effect, %command, reason, "command returned to the queue");
         self.metrics
             .effect_commands_returned
             .with_label_values(&[effect.as_str(), reason])
@@ -558,7 +558,7 @@ pub(super) async fn answer_for(delivery: InHand, disposition: Disposition) {
         Disposition::GiveBack(delay) => claim.nak(delay).await,
     };
     if let Err(error) = answered {
-        tracing::debug!(stream_sequence, %error, "delivery was not answered for");
+        tracing::debug!(stream_sequence, %error, "delivery was not acknowledged");
     }
 }
 
