@@ -196,7 +196,7 @@ async fn read(broker: &dyn Broker, manifest: &Manifest) -> Result<Option<(Record
     match serde_json::from_slice(&entry.value) {
         Ok(record) => Ok(Some((record, entry.revision))),
         Err(error) => Err(Trouble::Refused(StartError::Identity(format!(
-            "bucket {name}, entry {}: the record of the cluster cannot be read: {error}",
+            "bucket {name}, entry {}: cannot read the record of the cluster: {error}",
             key(manifest)
         )))),
     }
@@ -309,7 +309,7 @@ async fn give_up(
         return Ok(flags);
     }
     Err(Trouble::Refused(StartError::Unidentified(format!(
-        "{found} of a cluster whose id is lost: neither {} nor bucket {} knows it; restore one of them, or give the cluster up: run --adopt-loss {flags} --reason TEXT draws another id, which changes every idempotency key",
+        "{found} of a cluster whose id is lost: neither {} nor bucket {} knows it; restore one of them, or adopt the loss: run --adopt-loss {flags} --reason TEXT generates a new id, which changes every idempotency key",
         manifest.data_dir.display(),
         manifest.streams.cluster_bucket
     ))))

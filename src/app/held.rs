@@ -342,7 +342,7 @@ fn decided(row: DecidedRow) -> DecidedView {
         Decided::Adopted { given_up, fresh } => (
             "adopted",
             format!(
-                "the owner with epoch {given_up} was given up, and the shard {}",
+                "the loss of the owner with epoch {given_up} was adopted, and the shard {}",
                 if fresh {
                     "began anew"
                 } else {

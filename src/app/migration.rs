@@ -219,7 +219,7 @@ pub(super) async fn stranded(
             if live > 0 {
                 stranded.extend(found.into_iter().map(|finding| Diagnostic {
                     message: format!(
-                        "{}; so {live} live instance(s) of {} could not come over",
+                        "{}; so {live} live instance(s) of {} could not be migrated",
                         finding.message, from.hash
                     ),
                     ..finding

@@ -293,11 +293,8 @@ impl Node {
             return Err(ReloadError::Unavailable("stopping".to_owned()));
         };
         let tasks = self.tasks.clone();
-        let broken_off = |why: String| {
-            Err(ReloadError::Unavailable(format!(
-                "the reload was broken off: {why}"
-            )))
-        };
+        let broken_off =
+            |why: String| Err(ReloadError::Unavailable(format!("the reload was aborted: {why}")));
         match tasks
             .once(Task::Reload, async move { reload::reload(&node).await })
             .await

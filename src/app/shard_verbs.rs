@@ -166,7 +166,7 @@ impl Node {
                 Ok(())
             }
             Some(false) => Err(ControlError::Unavailable(format!(
-                "shard {shard} did not stop in time; nothing is sent for it any more, and it can be opened once it has stopped"
+                "shard {shard} did not stop in time; nothing is sent for it any more, and it can be opened again once it has stopped"
             ))),
             None => Err(ControlError::Conflict(format!("shard {shard} is not open"))),
         }

@@ -70,7 +70,7 @@ async fn limits_not_accepted(broker: &dyn Broker, manifest: &Manifest) -> Result
     });
     let lines = limits.into_iter().map(|limit| {
         format!(
-            "{} is {}, which drops events whether they were read or not; remove the limit, or accept it under streams.aggregate_events.accept_limits",
+            "{} is {}, which deletes events even if they were not read; remove the limit, or accept it under streams.aggregate_events.accept_limits",
             limit.name, limit.value
         )
     });

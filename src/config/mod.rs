@@ -168,7 +168,7 @@ mod tests {
             ),
             (
                 "gateway: {nats: \"gateway.x\"}\n",
-                "gateway.nats needs the connection of a broker that is NATS",
+                "gateway.nats needs broker.kind nats",
             ),
             (
                 "broker: {kind: nats}\ngateway: {nats: \"gateway.{tenant}\"}\n",

@@ -432,7 +432,7 @@ fn refused(refusals: &[(&Candidate, Refusal)]) -> Option<StartError> {
             "shard {shard}{others}: it belongs to another folder than {dir} ({whose}); start the runner on that one, or give it up: run --adopt-loss {flags} --reason TEXT"
         )),
         Refusal::AtWork { .. } => StartError::Owned(format!(
-            "shard {shard}{others}: another process works with it ({whose}); stop that one first"
+            "shard {shard}{others}: another process has it open ({whose}); stop that process first"
         )),
         Refusal::Older { .. } => {
             let (log, epoch) = candidate

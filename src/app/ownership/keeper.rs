@@ -213,13 +213,13 @@ impl Keeper {
         let kept = self.shards.get(shard)?;
         if let Some(whose) = kept.taken.get() {
             return Some(format!(
-                "another process owns it ({whose}): nothing is sent; stop this one"
+                "another process owns it ({whose}), so this one sends nothing; stop this process"
             ));
         }
         if !kept.fence.is_renewed() {
             let ago = self.clock.monotonic().saturating_sub(kept.renewed()).as_secs();
             return Some(format!(
-                "its owner record could not be renewed for {ago} s: nothing is sent"
+                "its owner record was not renewed for {ago} s, so it sends nothing"
             ));
         }
         kept.fence.is_held().then(|| {
