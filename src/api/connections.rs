@@ -54,7 +54,7 @@ pub async fn serve(
             Ok((stream, _)) => stream,
             Err(error) => {
                 if !is_of_connection(&error) {
-                    tracing::warn!(%error, "the API cannot accept connections");
+                    tracing::warn!(%error, "cannot accept a connection of the API");
                     tokio::time::sleep(ACCEPT_AGAIN).await;
                 }
                 continue;
@@ -65,12 +65,9 @@ pub async fn serve(
             is_full = place.is_none();
             let most = settings.connections_max;
             if is_full {
-                tracing::warn!(
-                    connections_max = most,
-                    "the API has as many connections as it may have"
-                );
+                tracing::warn!(connections_max = most, "the API has reached http.connections_max");
             } else {
-                tracing::info!(connections_max = most, "the API has room for connections again");
+                tracing::info!(connections_max = most, "the API accepts connections again");
             }
         }
         let (place, router, keep_alive) = match place {

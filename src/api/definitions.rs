@@ -49,7 +49,7 @@ pub async fn migrate(
     let flag = |name: &str, value: Option<&str>| match value {
         None | Some("false") => Ok(false),
         Some("true") => Ok(true),
-        Some(_) => Err(Problem::invalid(format!("{name} is true or false"))),
+        Some(_) => Err(Problem::invalid(format!("{name} must be true or false"))),
     };
     let request = MigrationRequest {
         dry_run: flag("dry_run", query.dry_run.as_deref())?,

@@ -89,7 +89,7 @@ impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Parameters<T> {
 pub async fn no_parameters(request: Request, next: Next) -> Response {
     match request.uri().query() {
         None | Some("") => next.run(request).await,
-        Some(_) => Problem::invalid("this page takes no query parameters").into_response(),
+        Some(_) => Problem::invalid("this endpoint has no query parameters").into_response(),
     }
 }
 

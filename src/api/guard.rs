@@ -74,7 +74,7 @@ fn check(
     if !hosts.knows(called.host()) {
         let host = called.host();
         return Err(Problem::foreign(format!(
-            "this API is not known by the name {host:?}: call it by an IP address, or list the name under http.hosts"
+            "unknown host name {host:?}: use an IP address, or add the name to http.hosts"
         )));
     }
     if reads {

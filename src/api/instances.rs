@@ -29,7 +29,7 @@ pub async fn publish_event(
 ) -> Result<Response, Problem> {
     if !state.accept_events {
         return Err(Problem::not_found(
-            "events are not accepted over HTTP here; set http.accept_events",
+            "events over HTTP are disabled; set http.accept_events",
         ));
     }
     let tenant = extract::tenant(state.tenancy, &names)?;
@@ -229,7 +229,7 @@ pub async fn callback(
         _ => uuid_text(),
     };
     let Some(callback) = callback else {
-        return Err(Problem::not_found("the token is not one of this cluster"));
+        return Err(Problem::not_found("not a token of this cluster"));
     };
     let published = state
         .control
@@ -349,7 +349,7 @@ async fn decide(state: &ApiState, names: &Names, decision: LetterDecision) -> Re
 /// The body, or why there is none.
 pub(super) fn sized(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Problem> {
     body.map_err(|rejection| match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => Problem::too_large("the body may have at most 1 MiB"),
+        StatusCode::PAYLOAD_TOO_LARGE => Problem::too_large("body is larger than 1 MiB"),
         _ => Problem::invalid(rejection.body_text()),
     })
 }
@@ -358,6 +358,5 @@ fn control_request<T: Default + serde::de::DeserializeOwned>(body: &Bytes) -> Re
     if body.is_empty() {
         return Ok(T::default());
     }
-    serde_json::from_slice(body)
-        .map_err(|error| Problem::invalid(format!("the body is not as expected: {error}")))
+    serde_json::from_slice(body).map_err(|error| Problem::invalid(format!("invalid body: {error}")))
 }

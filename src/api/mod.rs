@@ -52,7 +52,7 @@ async fn bounded(request: Request, next: Next) -> Response {
         .get(header::CONTENT_LENGTH)
         .and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
     if announced.is_some_and(|length| length > BODY_BYTES_MAX) {
-        return Problem::too_large("the body may have at most 1 MiB").into_response();
+        return Problem::too_large("body is larger than 1 MiB").into_response();
     }
     let response = next.run(request).await;
     // The time limit answers with a bare status; whatever else says 503 has told why.
@@ -70,8 +70,7 @@ pub type OnPanic = Arc<dyn Fn(&(dyn Any + Send)) + Send + Sync>;
 fn answering_panics<S: Clone + Send + Sync + 'static>(router: Router<S>, on_panic: OnPanic) -> Router<S> {
     let answer = move |panic: Box<dyn Any + Send>| {
         on_panic(&*panic);
-        Problem::internal("the request met a fault of the runner; please report what its log says")
-            .into_response()
+        Problem::internal("internal error of the runner; please report it with the log").into_response()
     };
     router.layer(CatchPanicLayer::custom(answer))
 }

@@ -97,11 +97,11 @@ pub async fn force_breaker(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
     let body = super::instances::sized(body)?;
-    let request: ForceRequest = serde_json::from_slice(&body)
-        .map_err(|error| Problem::invalid(format!("the body is not as expected: {error}")))?;
+    let request: ForceRequest =
+        serde_json::from_slice(&body).map_err(|error| Problem::invalid(format!("invalid body: {error}")))?;
     let tenant = match (state.tenancy, request.tenant) {
         (Tenancy::Single, Some(_)) => {
-            return Err(Problem::invalid("this runner works without tenants"));
+            return Err(Problem::invalid("this runner runs without tenants"));
         }
         // Without multi-tenancy there is one, which has no name.
         (_, tenant) => tenant,
@@ -154,8 +154,8 @@ async fn accept(
     verb: AcceptVerb,
 ) -> Result<Response, Problem> {
     let body = super::instances::sized(body)?;
-    let request: AcceptRequest = serde_json::from_slice(&body)
-        .map_err(|error| Problem::invalid(format!("the body is not as expected: {error}")))?;
+    let request: AcceptRequest =
+        serde_json::from_slice(&body).map_err(|error| Problem::invalid(format!("invalid body: {error}")))?;
     Ok(Json(state.control.accept(shard, verb, request).await?).into_response())
 }
 
@@ -194,8 +194,8 @@ async fn decide_held(
     verb: HeldVerb,
 ) -> Result<Response, Problem> {
     let body = super::instances::sized(body)?;
-    let request: HeldRequest = serde_json::from_slice(&body)
-        .map_err(|error| Problem::invalid(format!("the body is not as expected: {error}")))?;
+    let request: HeldRequest =
+        serde_json::from_slice(&body).map_err(|error| Problem::invalid(format!("invalid body: {error}")))?;
     Ok(Json(state.control.decide_held(shard, verb, request).await?).into_response())
 }
 

@@ -124,21 +124,21 @@ pub async fn no_such_page(State(state): State<ApiState>, uri: Uri) -> Problem {
     let has_tenant = uri.path().starts_with("/v1/tenants/");
     Problem::not_found(match state.tenancy {
         Tenancy::Multi if !has_tenant && uri.path().starts_with("/v1/") => {
-            "no such page; the pages of a tenant begin with /v1/tenants/<tenant>"
+            "no such endpoint; endpoints of a tenant begin with /v1/tenants/<tenant>"
         }
         Tenancy::Single if has_tenant => {
-            "no such page; this runner works without tenants, and its pages begin with /v1"
+            "no such endpoint; this runner runs without tenants, and its endpoints begin with /v1"
         }
-        Tenancy::Multi | Tenancy::Single => "no such page; the README lists the API",
+        Tenancy::Multi | Tenancy::Single => "no such endpoint; the README lists the API",
     })
 }
 
 pub async fn too_many_connections() -> Problem {
-    Problem::unavailable("the API has as many connections as it may have (http.connections_max); come again")
+    Problem::unavailable("the API has reached http.connections_max; retry later")
 }
 
 pub async fn no_such_method() -> Response {
-    let mut problem = Problem::invalid("this page does not take that method");
+    let mut problem = Problem::invalid("method not allowed");
     problem.status = StatusCode::METHOD_NOT_ALLOWED.as_u16();
     problem.into_response()
 }

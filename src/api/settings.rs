@@ -74,7 +74,7 @@ impl Settings {
             let legal = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
             if host.is_empty() || !host.chars().all(legal) {
                 return Err(format!(
-                    "http.hosts has {host:?}: write names alone, without scheme and port"
+                    "http.hosts has {host:?}: expected a name without scheme and port"
                 ));
             }
         }

@@ -129,7 +129,7 @@ impl Plan {
             Some(found) => found,
             None => of_readers(node, running, shown, stream).await?.ok_or_else(|| {
                 ControlError::Conflict(format!(
-                    "stream {name} is the one that was read: there is nothing to accept"
+                    "stream {name} is the one that was read: nothing to accept"
                 ))
             })?,
         };

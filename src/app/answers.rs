@@ -62,7 +62,7 @@ pub(super) async fn check_use(
             // What was meant is not what is stuck, but what waits.
             (Some(ControlError::Conflict(message)), Some((LetterView { id: Some(number), .. }, _))) => {
                 Some(ControlError::Conflict(format!(
-                    "{message}; its inputs wait behind dead letter {shard}-{number}: decide about that one"
+                    "{message}; it is blocked by dead letter {shard}-{number}; retry or discard that one"
                 )))
             }
             (useless, _) => useless,
@@ -144,9 +144,7 @@ fn of_no_use(definition: &Definition, record: &Record, input: &Input, reason: Ig
     match control {
         Control::Cancel { .. } => format!("instance {key} is {phase}: only a running one can be cancelled"),
         Control::Signal { name, .. } if reason == IgnoreReason::Early => {
-            format!(
-                "no step of instance {key} waits for the signal {name} yet, and none keeps one that comes early"
-            )
+            format!("no step of instance {key} waits for the signal {name} yet, and none keeps early signals")
         }
         Control::Signal { name, .. } if record.phase == Phase::Running => {
             let known = signals(definition);
@@ -187,7 +185,7 @@ fn not_stuck(definition: &Definition, record: &Record, input: &Input, settle: &S
     let key = &input.instance.key;
     let Some(step) = &settle.step else {
         return format!(
-            "nothing of instance {key}, which is {}, is stuck: {} is for what is",
+            "nothing of instance {key}, which is {}, is stuck; {} needs a stuck step or compensation",
             record.phase.as_str(),
             settle.verdict.as_str()
         );
@@ -196,7 +194,7 @@ fn not_stuck(definition: &Definition, record: &Record, input: &Input, settle: &S
     match named.find(|(named, _)| named.is_named(step)) {
         None => format!("saga {} has no step {step}", input.instance.saga),
         Some((_, state)) => format!(
-            "step {step} of instance {key} is {}, not stuck: {} is for what is",
+            "step {step} of instance {key} is {}, not stuck; {} needs a stuck step",
             state.status.as_str(),
             settle.verdict.as_str()
         ),
@@ -262,7 +260,7 @@ fn without_finding(instance: &InstanceView) -> Result<(), ControlError> {
         Some(first) if stuck.iter().all(|stuck| stuck.what == StuckIn::Step) => {
             let step = &first.step;
             Err(ControlError::Conflict(format!(
-                "nobody knows whether step {step} has happened: retry it, or resolve it as done or as not_done"
+                "the outcome of step {step} is unknown: retry it, or resolve it as done or as not_done"
             )))
         }
         Some(_) | None => Ok(()),

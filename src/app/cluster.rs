@@ -133,7 +133,7 @@ pub(super) async fn identify(
         }
         let mut existed = Vec::new();
         let id = if let Some(id) = folder {
-            tracing::warn!(cluster_id = %id, "the broker has no record of this cluster; it is written again");
+            tracing::warn!(cluster_id = %id, "broker has no record of this cluster; writing it again");
             id
         } else {
             if let Some(found) = remains(broker, manifest, streams).await? {
@@ -144,7 +144,7 @@ pub(super) async fn identify(
                     cluster = manifest.cluster,
                     given_up,
                     reason = adoption.reason(),
-                    "the loss of a cluster's id was adopted: another one is drawn, and every idempotency key changes"
+                    "loss of the cluster id was adopted; a new id is generated, and every idempotency key changes"
                 );
             }
             ClusterId(randomness.draw().to_be_bytes())
@@ -196,7 +196,7 @@ async fn read(broker: &dyn Broker, manifest: &Manifest) -> Result<Option<(Record
     match serde_json::from_slice(&entry.value) {
         Ok(record) => Ok(Some((record, entry.revision))),
         Err(error) => Err(Trouble::Refused(StartError::Identity(format!(
-            "bucket {name}, entry {}: the record of the cluster cannot be read: {error}",
+            "bucket {name}, entry {}: cannot read the record of the cluster: {error}",
             key(manifest)
         )))),
     }
@@ -309,7 +309,7 @@ async fn give_up(
         return Ok(flags);
     }
     Err(Trouble::Refused(StartError::Unidentified(format!(
-        "{found} of a cluster whose id is lost: neither {} nor bucket {} knows it; restore one of them, or give the cluster up: run --adopt-loss {flags} --reason TEXT draws another id, which changes every idempotency key",
+        "{found} of a cluster whose id is lost: neither {} nor bucket {} knows it; restore one of them, or adopt the loss: run --adopt-loss {flags} --reason TEXT generates a new id, which changes every idempotency key",
         manifest.data_dir.display(),
         manifest.streams.cluster_bucket
     ))))

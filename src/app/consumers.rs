@@ -106,7 +106,7 @@ async fn tell_left_behind(broker: &dyn Broker, manifest: &Manifest, consumers: &
                 );
             }
         }
-        Err(error) => tracing::debug!(%error, "consumers cannot be listed"),
+        Err(error) => tracing::debug!(%error, "cannot list consumers"),
     }
 }
 
@@ -173,7 +173,7 @@ pub(super) async fn watch(
                 Ok(state) => {
                     looks.insert(consumer.name.clone(), Look(state));
                 }
-                Err(error) => tracing::debug!(%error, "a consumer cannot be looked at"),
+                Err(error) => tracing::debug!(%error, "cannot read the state of a consumer"),
             }
         }
         seen.replace(looks, &metrics);
@@ -305,7 +305,7 @@ pub fn delete(manifest: &Manifest, name: &str) -> Result<(), StartError> {
             .map_err(refused)?;
         if !left.iter().any(|other| other == name) {
             return Err(StartError::Consumer(format!(
-                "{name} is no consumer that was left behind; there are {}",
+                "{name} is not an orphaned consumer; orphaned: {}",
                 if left.is_empty() {
                     "none".to_owned()
                 } else {

@@ -177,10 +177,10 @@ impl NodeControl for Node {
         match said.find(|said| *said != Forced::Unknown) {
             Some(Forced::Now) => Ok(()),
             Some(Forced::Before) => Err(ControlError::Conflict(format!(
-                "the breaker of {upstream:?} is set so already"
+                "the breaker of {upstream:?} is already in this state"
             ))),
             Some(Forced::Unknown) | None => Err(ControlError::NotFound(format!(
-                "nothing of this process calls {upstream:?}; GET /admin/breakers lists what is called"
+                "this process does not call {upstream:?}; GET /admin/breakers lists what is called"
             ))),
         }
     }
@@ -285,7 +285,7 @@ pub(super) async fn blocking<T: Send + 'static>(
         Ok(Ok(value)) => Ok(value),
         Ok(Err(error)) => Err(ControlError::Unavailable(error.to_string())),
         Err(error) => Err(ControlError::Unavailable(format!(
-            "the read was broken off: {error}"
+            "the read was aborted: {error}"
         ))),
     }
 }

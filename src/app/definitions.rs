@@ -358,7 +358,7 @@ fn missing(manifest: &Manifest, loaded: &Loaded) -> Vec<String> {
         missing.extend(unknown.map(|name| lacks(&effect.name, &format!("secrets.{name}"))));
         if effect.hands_out_token() && manifest.callbacks.is_none() {
             missing.push(format!(
-                "effect {} hands out command.token, and the manifest has no callbacks.key",
+                "effect {} uses command.token, which needs callbacks.key in the manifest",
                 effect.name
             ));
         }
@@ -368,17 +368,17 @@ fn missing(manifest: &Manifest, loaded: &Loaded) -> Vec<String> {
         let name = &saga.name;
         if saga.hands_out_tokens() && manifest.callbacks.is_none() {
             missing.push(format!(
-                "saga {name} hands out command.token in a command, and the manifest has no callbacks.key"
+                "saga {name} uses command.token in a command, which needs callbacks.key in the manifest"
             ));
         }
         if saga.schedule.is_some() && !has_tenants {
             missing.push(format!(
-                "saga {name} has a schedule, and the manifest does not say for which tenants: list them under scheduled_tenants"
+                "saga {name} has a schedule, which needs a list of tenants: set scheduled_tenants in the manifest"
             ));
         }
         if saga.sends_commands() && manifest.gateway.is_none() {
             missing.push(format!(
-                "saga {name} sends aggregate commands, and the manifest has no gateway"
+                "saga {name} sends aggregate commands, which needs gateway in the manifest"
             ));
         }
     }

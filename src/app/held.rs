@@ -105,7 +105,7 @@ pub(super) async fn decide(
             rows = report.rows,
             unknown = report.unknown,
             reason = request.reason,
-            "an operator decides about what an adopted shard holds back"
+            "operator decision about held work of an adopted shard"
         );
         report.done = true;
     }
@@ -342,7 +342,7 @@ fn decided(row: DecidedRow) -> DecidedView {
         Decided::Adopted { given_up, fresh } => (
             "adopted",
             format!(
-                "the owner with epoch {given_up} was given up, and the shard {}",
+                "the loss of the owner with epoch {given_up} was adopted, and the shard {}",
                 if fresh {
                     "began anew"
                 } else {

@@ -48,7 +48,7 @@ pub(super) fn keep(manifest: &Manifest, files: &Files) {
     let path = path(manifest);
     if let Err(error) = write(&path, files) {
         let path = path.display().to_string();
-        tracing::warn!(path, %error, "the definitions in force could not be kept for a start with wrong ones");
+        tracing::warn!(path, %error, "cannot save the active definitions as fallback for a start with invalid ones");
     }
 }
 
@@ -60,7 +60,7 @@ pub(super) fn instead(manifest: &Manifest) -> Option<Read> {
     let path = path(manifest);
     let told = |error: &dyn std::fmt::Display| {
         let path = path.display().to_string();
-        tracing::warn!(path, %error, "the definitions of before cannot be used");
+        tracing::warn!(path, %error, "cannot use the previous definitions");
     };
     match read(&path).map(|files| definitions::compiled(manifest, files)) {
         Ok(Ok(read)) => Some(read),

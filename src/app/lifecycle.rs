@@ -102,11 +102,11 @@ async fn serve(
             tracing::info!(timeout_ms = drain_timeout.as_millis(), "draining");
             tokio::select! {
                 () = node.drain(drain_timeout) => tracing::info!("drained"),
-                () = signals.next() => tracing::warn!("second signal, leaving at once"),
+                () = signals.next() => tracing::warn!("second signal; exiting at once"),
             }
         }
         // Nothing runs yet that would have to be drained.
-        Ok(Begun::ToldToStop) => tracing::info!("told to stop during the start, leaving at once"),
+        Ok(Begun::ToldToStop) => tracing::info!("stop signal during the start; exiting at once"),
         Err(_) => {}
     }
     stop_http.cancel();

@@ -98,11 +98,11 @@ pub(super) async fn run(
     // The report tells how it ended.
     drop(tasks.once(Task::Migration, async move {
         if let Err(error) = work(&node, &order, &sender).await {
-            tracing::warn!(saga = %order.version.name, %error, "the migration was broken off");
+            tracing::warn!(saga = %order.version.name, %error, "migration aborted");
             sender.send_modify(|report| report.problem = Some(error.to_string()));
         }
         sender.send_modify(|report| report.finished = true);
-        tracing::info!(number, report = ?sender.borrow().counts(), "the migration has ended");
+        tracing::info!(number, report = ?sender.borrow().counts(), "migration ended");
     }));
     Ok(settled(receiver).await)
 }
@@ -182,12 +182,12 @@ pub(super) fn begin_automatic(node: &Arc<Node>) {
             let (saga, report) = (&order.version.name, sender.borrow().clone());
             match done {
                 Ok(()) => {
-                    tracing::info!(%saga, report = ?report.counts(), "instances went over to another version");
+                    tracing::info!(%saga, report = ?report.counts(), "instances migrated to another version");
                 }
-                Err(error) => tracing::warn!(%saga, %error, "the migration was broken off"),
+                Err(error) => tracing::warn!(%saga, %error, "migration aborted"),
             }
             for refusal in report.refusals.iter().take(REFUSALS_LOGGED) {
-                tracing::warn!(instance = refusal.instance, problems = ?refusal.problems, "it keeps its version");
+                tracing::warn!(instance = refusal.instance, problems = ?refusal.problems, "instance cannot be migrated and keeps its version");
             }
         }));
     }
@@ -219,7 +219,7 @@ pub(super) async fn stranded(
             if live > 0 {
                 stranded.extend(found.into_iter().map(|finding| Diagnostic {
                     message: format!(
-                        "{}; so {live} live instance(s) of {} could not come over",
+                        "{}; so {live} live instance(s) of {} could not be migrated",
                         finding.message, from.hash
                     ),
                     ..finding

@@ -293,11 +293,8 @@ impl Node {
             return Err(ReloadError::Unavailable("stopping".to_owned()));
         };
         let tasks = self.tasks.clone();
-        let broken_off = |why: String| {
-            Err(ReloadError::Unavailable(format!(
-                "the reload was broken off: {why}"
-            )))
-        };
+        let broken_off =
+            |why: String| Err(ReloadError::Unavailable(format!("the reload was aborted: {why}")));
         match tasks
             .once(Task::Reload, async move { reload::reload(&node).await })
             .await
@@ -438,7 +435,7 @@ impl Node {
                 }
                 Err(SecretsError::Config(error)) => return Err(error.into()),
                 Err(SecretsError::Unavailable(message)) => {
-                    tracing::warn!(message, "waiting for the secrets of NATS KV");
+                    tracing::warn!(message, "waiting for secrets from NATS KV");
                     self.set_waiting_for(format!("secrets of NATS KV: {message}"));
                     tokio::time::sleep(SECRETS_AGAIN).await;
                 }

@@ -203,12 +203,7 @@ fn shard_trouble(node: &Node, shard: &shards::Shown) -> Option<String> {
                 .saturating_sub(shard.status.last_progress());
             // At rest it looks around once in that time.
             let stalled = idle > node.manifest.stalled_after.duration() + shard::IDLE;
-            let reading = || {
-                Some(format!(
-                    "its state cannot be read: {}",
-                    shard.status.unreadable()?
-                ))
-            };
+            let reading = || Some(format!("cannot read its state: {}", shard.status.unreadable()?));
             stalled.then(|| stalled_for(idle)).or_else(reading)
         }
         ShardState::Full(message) => Some(format!("storage is full: {message}")),

@@ -30,14 +30,14 @@ pub(super) async fn reload(node: &Node) -> Result<Reloaded, ReloadError> {
         Ok(done) => ("done", format!("revision {}", done.revision)),
         Err(error) => ("refused", error.to_string()),
     };
-    node.metrics.reloads.with_label_values(&[label]).inc();
+    node.metrics.definition_reloads.with_label_values(&[label]).inc();
     match &outcome {
         Ok(done) => {
-            tracing::info!(revision = done.revision, changes = ?done.sagas, "definitions are reloaded");
+            tracing::info!(revision = done.revision, changes = ?done.sagas, "definitions reloaded");
         }
         Err(error) => {
             log(error);
-            tracing::warn!(%error, "the reload is refused, everything stays as it is");
+            tracing::warn!(%error, "reload failed; the active definitions stay in use");
         }
     }
     note(node, message, outcome.as_ref().err());
@@ -48,8 +48,11 @@ pub(super) async fn reload(node: &Node) -> Result<Reloaded, ReloadError> {
 pub(super) fn refused_at_start(node: &Node, error: StartError) {
     let error = refused(error);
     log(&error);
-    tracing::warn!(%error, "the definitions are refused, those that were in force before serve in their place");
-    node.metrics.reloads.with_label_values(&["refused"]).inc();
+    tracing::warn!(%error, "definitions are invalid; the previous ones stay in use");
+    node.metrics
+        .definition_reloads
+        .with_label_values(&["refused"])
+        .inc();
     note(node, error.to_string(), Some(&error));
 }
 
@@ -171,7 +174,7 @@ pub(super) async fn keep(node: &Node, files: Arc<Files>) {
         .blocking(move || last_good::keep(&manifest, &files))
         .await;
     if let Err(error) = kept {
-        tracing::warn!(%error, "the definitions in force could not be kept for a start with wrong ones");
+        tracing::warn!(%error, "cannot save the active definitions as fallback for a start with invalid ones");
     }
 }
 

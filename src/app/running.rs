@@ -340,7 +340,7 @@ impl Running {
         };
         tokio::join!(OptionFuture::from(workers_beside), sagas);
         if let Err(error) = self.broker.flush().await {
-            tracing::warn!(%error, "the last acknowledgements may not have left");
+            tracing::warn!(%error, "the last acknowledgements may not have been sent");
         }
     }
 }
@@ -348,7 +348,7 @@ impl Running {
 /// A panic in the drain of a worker leaves its commands to be delivered again.
 fn report(ended: Result<(), JoinError>) {
     if let Err(error) = ended {
-        tracing::error!(%error, "the drain of a worker ended abnormally");
+        tracing::error!(%error, "worker drain ended abnormally");
     }
 }
 

@@ -338,7 +338,7 @@ impl Lowest {
         match self.absent.unneeded(shard).await {
             Ok(unneeded) => Some(unneeded),
             Err(Unknown::Unanswered(message)) => {
-                tracing::debug!(shard, message, "no owner record: nothing is trimmed");
+                tracing::debug!(shard, message, "no owner record; streams are not trimmed");
                 None
             }
             Err(Unknown::NoRecord(message)) => {
@@ -346,7 +346,7 @@ impl Lowest {
                     tracing::warn!(
                         shard,
                         message,
-                        "it is not known what a shard has read that is not open here: nothing is trimmed"
+                        "position of a shard that is not open here is unknown; streams are not trimmed"
                     );
                 }
                 None
@@ -409,7 +409,7 @@ async fn stopped<T>(what: &str, timeout: Duration, stop: impl Future<Output = T>
     let in_time = tokio::time::timeout(timeout, stop).await.is_ok();
     if !in_time {
         let timeout_ms = timeout.as_millis();
-        tracing::warn!(what, timeout_ms, "they did not stop in time");
+        tracing::warn!(what, timeout_ms, "tasks did not stop in time");
     }
     in_time
 }
@@ -425,7 +425,7 @@ async fn settle_calls(seats: &[Seat]) {
     if tokio::time::timeout(RELAY_DRAIN, settled).await.is_ok() {
         tracing::info!("the outcomes of all calls are stored and published");
     } else {
-        tracing::info!("not all results could be published; they are after the next start");
+        tracing::info!("not all results were published; the rest is published after the next start");
     }
 }
 

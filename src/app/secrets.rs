@@ -83,12 +83,12 @@ pub async fn keep(
             Ok(read) => {
                 told = false;
                 if secrets.replace(&read) {
-                    tracing::info!("secrets have changed and were read again");
+                    tracing::info!("changed secrets were read");
                 }
             }
             Err(error) if !told => {
                 told = true;
-                tracing::warn!(%error, "secrets cannot be read again; those known stay in use");
+                tracing::warn!(%error, "cannot read secrets; the known ones stay in use");
             }
             Err(_) => {}
         }

@@ -128,7 +128,7 @@ impl Node {
             .await
             .map_err(refused)?;
         self.catalog.now().show(&self.metrics);
-        tracing::info!(shard, epoch, "a shard is open");
+        tracing::info!(shard, epoch, "shard opened");
         Ok(())
     }
 
@@ -162,11 +162,11 @@ impl Node {
         }
         match running.remove(&self.parts(), common, shard, timeout).await {
             Some(true) => {
-                tracing::info!(shard, "a shard is closed");
+                tracing::info!(shard, "shard closed");
                 Ok(())
             }
             Some(false) => Err(ControlError::Unavailable(format!(
-                "shard {shard} did not stop in time; nothing is sent for it any more, and it can be opened once it has stopped"
+                "shard {shard} did not stop in time; nothing is sent for it any more, and it can be opened again once it has stopped"
             ))),
             None => Err(ControlError::Conflict(format!("shard {shard} is not open"))),
         }

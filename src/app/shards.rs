@@ -180,7 +180,7 @@ fn archived_definitions(
             Ok(definition) if definition.hash == hash => archived.push(Arc::new(definition)),
             // Its instances wait for a binary that reads it.
             Ok(_) | Err(_) => {
-                tracing::error!(%hash, saga = %row.saga, "an archived definition does not compile any more");
+                tracing::error!(%hash, saga = %row.saga, "archived definition no longer compiles");
             }
         }
     }

@@ -70,7 +70,7 @@ async fn limits_not_accepted(broker: &dyn Broker, manifest: &Manifest) -> Result
     });
     let lines = limits.into_iter().map(|limit| {
         format!(
-            "{} is {}, which drops events whether they were read or not; remove the limit, or accept it under streams.aggregate_events.accept_limits",
+            "{} is {}, which deletes events even if they were not read; remove the limit, or accept it under streams.aggregate_events.accept_limits",
             limit.name, limit.value
         )
     });
@@ -211,7 +211,7 @@ pub(super) async fn hear_the_time(
             Ok(state) => {
                 clock.told(stream, asked, state.told);
             }
-            Err(error) => tracing::debug!(%error, "the broker's time is not known"),
+            Err(error) => tracing::debug!(%error, "broker time is unknown"),
         }
     }
 }

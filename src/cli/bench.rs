@@ -11,48 +11,47 @@ use crate::config::{Dispatch, LogFormat};
 use crate::kernel::duration::Millis;
 use crate::logging;
 
-/// Drives three-step sagas with effects that do no I/O through the normal worker path; driver, runner and
-/// broker share this machine.
+/// Run three-step sagas, whose effects do no I/O, through the normal worker path; driver, runner and broker share this
+/// machine.
 #[derive(Debug, Args)]
 pub struct BenchArguments {
-    /// Sagas of the throughput phase.
+    /// Number of sagas in the throughput phase.
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..))]
     sagas: u64,
-    /// Sagas that are under way at the same time.
+    /// Maximum number of concurrent sagas.
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     in_flight: u64,
-    /// Sagas per second of the latency phase.
+    /// Sagas per second in the latency phase.
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=1_000))]
     rate: u64,
-    /// Length of the latency phase; 0s leaves it out.
+    /// Duration of the latency phase; 0s skips it.
     #[arg(long, default_value = "10s", value_parser = Millis::parse)]
     latency_for: Millis,
-    /// Shards of the runner.
+    /// Number of shards.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     shards: u16,
-    /// How effect commands get to the worker.
+    /// How effect commands reach the worker.
     #[arg(long, value_enum, default_value_t = Dispatch::Broker)]
     dispatch: Dispatch,
-    /// Start this nats-server for the bench and use it.
+    /// Start and use this nats-server program.
     #[arg(long, value_name = "PATH", group = "nats")]
     nats_server: Option<PathBuf>,
-    /// Use the nats-server at this URL; its streams are created and left there.
+    /// Use the nats-server at this URL; streams are created and not deleted.
     #[arg(long, value_name = "URL", group = "nats")]
     nats_url: Option<String>,
-    /// Have that server sync each write to disk before it acknowledges (`sync_interval: always`).
+    /// Make that server sync each write to disk before it acknowledges (`sync_interval: always`).
     #[arg(long, requires = "nats_server")]
     sync_always: bool,
-    /// Messages that are stored by one atomic batch where so many wait (`broker.nats.publish_batch_max`);
-    /// 1: each by itself.
+    /// Maximum number of messages in one atomic publish batch (`broker.nats.publish_batch_max`); 1: no batches.
     #[arg(long, default_value_t = 1, requires = "nats", value_name = "MESSAGES", value_parser = clap::value_parser!(u16).range(1..=1_000))]
     publish_batch: u16,
-    /// Where data is kept while the bench runs. Default: a new folder among the temporary files.
+    /// Data folder; default: a new temporary folder.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Print one JSON object instead of text.
     #[arg(long)]
     json: bool,
-    /// Which logs are written.
+    /// Log filter.
     #[arg(long, env = "SAGA_RUNNER_LOG", default_value = "warn", value_name = "FILTER")]
     log: String,
 }

@@ -18,10 +18,10 @@ const PATIENCE_LONG: Duration = Duration::from_hours(24);
 /// How often somebody who waits is told so.
 const TELL_EVERY: Duration = Duration::from_secs(5);
 
-/// Which process is asked.
+/// The process that receives the request.
 #[derive(Debug, Clone, Args)]
 pub struct ServerArguments {
-    /// Where the HTTP API of a runner listens.
+    /// URL of the HTTP API of a runner.
     #[arg(
         long,
         env = "SAGA_RUNNER_URL",
@@ -32,10 +32,10 @@ pub struct ServerArguments {
     url: String,
 }
 
-/// Whose instances and schedules are meant.
+/// The tenant of instances and schedules.
 #[derive(Debug, Clone, Args)]
 pub struct TenantArguments {
-    /// The tenant. Not needed where the runner serves one tenant, or works without tenants.
+    /// Tenant; not needed if the runner serves one tenant, or runs without tenants.
     #[arg(long, env = "SAGA_RUNNER_TENANT", value_name = "NAME")]
     tenant: Option<String>,
 }
@@ -44,7 +44,7 @@ pub struct TenantArguments {
 pub fn base_url(text: &str) -> Result<String, String> {
     let url = reqwest::Url::parse(text).map_err(|error| error.to_string())?;
     if !["http", "https"].contains(&url.scheme()) || url.host_str().is_none() {
-        return Err("write http://HOST:PORT or https://HOST:PORT".to_owned());
+        return Err("expected http://HOST:PORT or https://HOST:PORT".to_owned());
     }
     Ok(text.trim_end_matches('/').to_owned())
 }
@@ -96,7 +96,8 @@ impl Client {
         }
         let info = self.get("/info")?;
         let several = |which: &str| {
-            let message = format!("this runner serves {which}: name one with --tenant or SAGA_RUNNER_TENANT");
+            let message =
+                format!("this runner serves {which}; choose one with --tenant or SAGA_RUNNER_TENANT");
             Err(Failure::new(exit::USAGE, message))
         };
         match &info["tenants"] {
@@ -173,7 +174,7 @@ impl Client {
             })?;
         let json = serde_json::from_str::<Value>(&body).ok();
         if status.is_success() {
-            return json.ok_or_else(|| Failure::software(format!("{} does not answer with JSON", self.base)));
+            return json.ok_or_else(|| Failure::software(format!("answer from {} is not JSON", self.base)));
         }
         let told = json.as_ref().and_then(|json| json["detail"].as_str());
         let mut failure = Failure::new(

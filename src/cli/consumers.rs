@@ -11,10 +11,9 @@ use crate::app::out;
 
 #[derive(Debug, Subcommand)]
 pub enum ConsumersCommand {
-    /// Those that bring commands to workers, and those that were left behind; exits with 1 where one is not as it has
-    /// to be.
+    /// List worker consumers and orphans; exits with 1 if any is misconfigured.
     List(ListArguments),
-    /// Remove one that was left behind and that nobody takes from.
+    /// Delete an orphaned consumer that no worker reads from.
     Delete(DeleteArguments),
 }
 
@@ -22,7 +21,7 @@ pub enum ConsumersCommand {
 pub struct ListArguments {
     #[command(flatten)]
     manifest: ManifestArguments,
-    /// One JSON array on standard output.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }
@@ -41,7 +40,7 @@ pub fn consumers(command: ConsumersCommand) -> Result<(), Failure> {
         ConsumersCommand::Delete(arguments) => {
             let name = arguments.name;
             app::consumers::delete(&arguments.manifest.load(None)?, &name)?;
-            out::line(format_args!("{name} is removed"))?;
+            out::line(format_args!("{name} deleted"))?;
             Ok(())
         }
     }
@@ -62,7 +61,7 @@ fn list(arguments: ListArguments) -> Result<(), Failure> {
     if differences > 0 {
         return Err(Failure::new(
             exit::FINDINGS,
-            format!("{differences} difference(s) that keep workers from their work"),
+            format!("{differences} difference(s) that prevent workers from receiving commands"),
         ));
     }
     Ok(())
@@ -70,8 +69,8 @@ fn list(arguments: ListArguments) -> Result<(), Failure> {
 
 fn tell(line: &Line) -> Result<(), Failure> {
     let mut said = vec![match &line.brings {
-        Some(brings) => format!("brings {brings}"),
-        None => "left behind".to_owned(),
+        Some(brings) => format!("delivers {brings}"),
+        None => "orphaned".to_owned(),
     }];
     if line.bound {
         said.push("bound".to_owned());

@@ -10,13 +10,20 @@ use crate::app::out;
 
 #[derive(Debug, Subcommand)]
 pub enum DefinitionCommand {
-    /// List the versions that are active or still in use.
+    /// List the versions of sagas that are active or still in use.
     List(ListArguments),
-    /// Print the text of one version.
+    /// Print the source of one version.
     Show(ShowArguments),
-    /// Let the runner read its definitions again, and tell what has changed or why nothing has.
+    /// Reload the definitions of a running process, and print what changed, or the errors.
     Reload(ReloadArguments),
-    /// Bring the running instances of a saga over to its active version, or to another one.
+    /// Migrate the running instances of a saga to its active version, or to another one.
+    #[command(
+        after_help = "Exits with 1 if an instance cannot be migrated. Example: check first, then migrate:\n  \
+        saga-runner definition migrate order --dry-run\n  \
+        saga-runner definition migrate order\n\n\
+        Undo it:\n  \
+        saga-runner definition migrate order --undo"
+    )]
     Migrate(MigrateArguments),
 }
 
@@ -34,7 +41,7 @@ pub struct ListArguments {
 
 #[derive(Debug, Args)]
 pub struct ShowArguments {
-    /// The hash; its first six digits are enough where they name one version.
+    /// Hash of the version; its first six digits suffice if they are unique.
     hash: String,
     #[command(flatten)]
     server: ServerArguments,
@@ -51,15 +58,15 @@ pub struct ReloadArguments {
 
 #[derive(Debug, Args)]
 pub struct MigrateArguments {
-    /// The saga.
+    /// Name of the saga.
     saga: String,
-    /// Hash of the version to go over to, or with --undo to come back from; the active one if it is not given.
+    /// Hash of the version to migrate to, or with --undo from; default: the active version.
     #[arg(long, value_name = "HASH")]
     to: Option<String>,
-    /// Bring those that went over to the version back to where each came from.
+    /// Migrate instances that were migrated to the version back to where each came from.
     #[arg(long)]
     undo: bool,
-    /// Change nothing, and tell what would become of every live instance.
+    /// Print what would happen to every live instance, without changes.
     #[arg(long)]
     dry_run: bool,
     /// Print JSON.
@@ -145,12 +152,12 @@ fn show_reload(answer: &Value) -> Result<(), Failure> {
         let saga = text(&change["saga"]);
         match (change["from"].as_str(), change["to"].as_str()) {
             (None, Some(to)) => out::line(format_args!("{saga} is new: {to}"))?,
-            (Some(from), Some(to)) => out::line(format_args!("{saga} is {to}, was {from}"))?,
-            (_, None) => out::line(format_args!("{saga} is gone: no more instances begin"))?,
+            (Some(from), Some(to)) => out::line(format_args!("{saga} changed from {from} to {to}"))?,
+            (_, None) => out::line(format_args!("{saga} was removed: no new instances start"))?,
         }
     }
     let effects = if answer["effects_changed"] == true {
-        ", and the effects have changed"
+        ", effects changed"
     } else {
         ""
     };
@@ -176,7 +183,7 @@ fn migrate(arguments: &MigrateArguments) -> Result<(), Failure> {
     let poll = format!("/v1/migrations/{}", text(&report["id"]));
     while report["finished"] == false {
         out::note(format_args!(
-            "{} of {} instance(s) looked at, {} refused",
+            "{} of {} instance(s) checked, {} rejected",
             report["seen"], report["total"], report["refused"]
         ));
         // The answer comes at the end or after a moment.
@@ -194,20 +201,20 @@ fn migrate(arguments: &MigrateArguments) -> Result<(), Failure> {
         Some(0) | None => Ok(()),
         Some(refused) => Err(Failure::new(
             exit::FINDINGS,
-            format!("{refused} instance(s) cannot go over"),
+            format!("{refused} instance(s) cannot be migrated"),
         )),
     }
 }
 
 fn show_report(arguments: &MigrateArguments, report: &Value) -> Result<(), Failure> {
     let verb = match (arguments.dry_run, arguments.undo) {
-        (true, false) => "would go over",
-        (true, true) => "would go back",
-        (false, false) => "went over",
-        (false, true) => "went back",
+        (true, false) => "would be migrated",
+        (true, true) => "would be migrated back",
+        (false, false) => "migrated",
+        (false, true) => "migrated back",
     };
     out::line(format_args!(
-        "{} instance(s) {verb}, {} stay as they are",
+        "{} instance(s) {verb}, {} unchanged",
         report["moved"], report["refused"]
     ))?;
     let starts = report["starts"].as_object();
@@ -222,7 +229,7 @@ fn show_report(arguments: &MigrateArguments, report: &Value) -> Result<(), Failu
     let refusals = report["refusals"].as_array().map_or(&[][..], Vec::as_slice);
     for refusal in refusals {
         out::line(format_args!(
-            "{} stays with {}",
+            "{} stays on {}",
             text(&refusal["instance"]),
             text(&refusal["from"])
         ))?;

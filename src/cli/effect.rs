@@ -1,4 +1,4 @@
-//! `effect conformance`: whether a worker of an effect keeps the protocol of docs/workers.md.
+//! `effect conformance`: checks a worker of an effect against the protocol in docs/workers.md.
 
 use std::path::PathBuf;
 
@@ -16,22 +16,24 @@ use crate::kernel::ids::{EffectName, TenantId};
 
 #[derive(Debug, Subcommand)]
 pub enum EffectCommand {
-    /// Check a worker of an effect, in any language, against the protocol; exits with 1 where it breaks it.
+    /// Check an effect worker, in any language, against the worker protocol; exits with 1 if a check fails.
     ///
-    /// It publishes commands for the effect and looks at results and acknowledgements. Use a nats-server of your own
-    /// for it: a runner on the same streams takes the results for lost ones.
+    /// Publishes commands for the effect and checks results and acknowledgements. Use a dedicated nats-server: a runner on
+    /// the same streams would treat the results as results of unknown commands.
+    #[command(after_help = "Example:\n  \
+        saga-runner effect conformance --effect label-print --worker 'python worker.py' --input '{\"order\": \"{id}\"}'")]
     Conformance(ConformanceArguments),
 }
 
 #[derive(Debug, Args)]
 pub struct ConformanceArguments {
-    /// The effect.
+    /// Name of the effect.
     #[arg(long, value_name = "NAME")]
     effect: String,
-    /// A manifest with broker, streams, group and tenants; without it everything has its default.
+    /// Manifest with broker, streams, group and tenants; without it, all settings have their defaults.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// nats-server, without a manifest.
+    /// URL of the NATS server, without a manifest.
     #[arg(
         long,
         env = "SAGA_RUNNER_NATS_URL",
@@ -39,19 +41,19 @@ pub struct ConformanceArguments {
         default_value = "nats://127.0.0.1:4222"
     )]
     nats_url: String,
-    /// The group in the name of the consumer, without a manifest.
+    /// Group in the name of the consumer, without a manifest.
     #[arg(long, value_name = "NAME", default_value = "conformance")]
     group: String,
-    /// Owner of the commands; empty for a worker without multi-tenancy.
+    /// Tenant of the commands; empty for a worker without multi-tenancy.
     #[arg(long, value_name = "TENANT", default_value = "conformance")]
     tenant: String,
-    /// Input of the commands, as JSON; {id} in it is another text for each command.
+    /// Input of the commands, as JSON; {id} in it is replaced by a unique text for each command.
     #[arg(long, value_name = "JSON", default_value = "{}")]
     input: String,
-    /// How long a check may take.
+    /// Timeout of a check.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = Millis::parse)]
     timeout: Millis,
-    /// Starts the worker, kills it, ends it and starts it again: program and arguments, parted by spaces.
+    /// Command that starts the worker, with arguments separated by spaces; the checks start, stop, kill and restart it.
     #[arg(long, value_name = "COMMAND")]
     worker: Option<String>,
     #[arg(long, value_enum, default_value_t = Output::Table)]
@@ -82,7 +84,7 @@ pub fn effect(command: EffectCommand) -> Result<(), Failure> {
         .count();
     Err(Failure::new(
         exit::FINDINGS,
-        format!("{failed} check(s) failed; docs/workers.md is the protocol"),
+        format!("{failed} check(s) failed; docs/workers.md describes the protocol"),
     ))
 }
 
@@ -99,7 +101,7 @@ fn spec(arguments: ConformanceArguments) -> Result<Spec, Failure> {
         None => plain(&arguments, &tenant).map_err(|error| wrong("--nats-url or --group", &error))?,
     };
     if tenant.is_none() != manifest.tenants.is_none() {
-        let message = "the manifest and --tenant disagree about multi-tenancy";
+        let message = "--tenant must be given if and only if the manifest has tenants";
         return Err(Failure::new(exit::USAGE, message));
     }
     let words = |line: String| line.split_whitespace().map(str::to_owned).collect();
@@ -113,7 +115,7 @@ fn spec(arguments: ConformanceArguments) -> Result<Spec, Failure> {
     })
 }
 
-/// A manifest that says nothing but where the broker is.
+/// A manifest with nothing but the address of the broker.
 fn plain(arguments: &ConformanceArguments, tenant: &TenantId) -> Result<Manifest, serde_json::Error> {
     let mut manifest = json!({
         "apiVersion": "saga-runner/v1",
@@ -135,7 +137,7 @@ fn table(report: &Report) -> Table {
         let status = match check.status {
             Status::Passed => "passed",
             Status::Failed => "FAILED",
-            Status::LeftOut => "left out",
+            Status::LeftOut => "skipped",
         };
         table.add_row([check.check, status, &check.explanation]);
     }

@@ -1,4 +1,4 @@
-//! `graph`: a saga as a picture.
+//! `graph`: draws a saga.
 
 use std::path::{Path, PathBuf};
 
@@ -12,12 +12,12 @@ use crate::offline::svg;
 
 #[derive(Debug, Args)]
 pub struct GraphArguments {
-    /// File of the saga.
+    /// Saga file.
     file: PathBuf,
-    /// Folder of the definitions; without it they are looked for around FILE.
+    /// Folder of the definitions; default: the project around FILE.
     #[arg(long, value_name = "DIR")]
     definitions: Option<PathBuf>,
-    /// What is written to standard output.
+    /// Output format, written to standard output.
     #[arg(long, default_value = "mermaid")]
     format: Format,
 }
@@ -26,7 +26,7 @@ pub struct GraphArguments {
 enum Format {
     /// A Mermaid flowchart, which Markdown viewers draw.
     Mermaid,
-    /// A picture.
+    /// An SVG image.
     Svg,
 }
 
@@ -40,7 +40,7 @@ pub fn graph(arguments: &GraphArguments) -> Result<(), Failure> {
     let (definition, _) = sagas
         .values()
         .find(|(_, file)| real(Path::new(&file.path)).is_ok_and(|path| path == wanted))
-        .ok_or_else(|| no_input("is no saga among the definitions around it"))?;
+        .ok_or_else(|| no_input("not a saga of the definitions around it"))?;
     let graph = Graph::of(definition);
     let drawn = match arguments.format {
         Format::Mermaid => graph.mermaid(),

@@ -12,10 +12,10 @@ use crate::kernel::definition::editor;
 
 #[derive(Debug, Args)]
 pub struct InitArguments {
-    /// Folder to write into; made where it is missing.
+    /// Folder to write into; created if it does not exist.
     #[arg(default_value = ".")]
     dir: PathBuf,
-    /// What to start from.
+    /// Example to start from.
     #[arg(long, default_value = "order")]
     template: Template,
 }
@@ -24,7 +24,7 @@ pub struct InitArguments {
 enum Template {
     /// Steps with compensation: stock is reserved, a card is charged.
     Order,
-    /// A state machine with a timer: lines are gathered into batches.
+    /// A state machine with a timer: lines are collected into batches.
     Batch,
 }
 
@@ -88,9 +88,9 @@ pub fn init(arguments: &InitArguments) -> Result<(), Failure> {
         .chain(arguments.template.files())
         .map(|(path, text)| (dir.join(path), *text))
         .collect();
-    // All or nothing: half a project is harder to understand than none.
+    // Writes all files or none.
     if let Some((present, _)) = files.iter().find(|(path, _)| fs::symlink_metadata(path).is_ok()) {
-        let message = format!("{} is there already, nothing was written", present.display());
+        let message = format!("{} exists already; nothing was written", present.display());
         return Err(Failure::new(exit::CANNOT_CREATE, message));
     }
     for (path, text) in &files {
@@ -112,7 +112,7 @@ fn write(path: &Path, text: &str) -> std::io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
-    // Made new, so that a file which appeared meanwhile is not overwritten either.
+    // Never overwrites a file that was created in the meantime.
     let mut file = fs::OpenOptions::new().write(true).create_new(true).open(path)?;
     std::io::Write::write_all(&mut file, text.as_bytes())
 }

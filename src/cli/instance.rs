@@ -1,4 +1,4 @@
-//! `instance`: what an operator sees and decides about one instance of a running cluster.
+//! `instance`: shows instances of a running cluster, and sends an operator's decisions about one.
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
@@ -9,31 +9,39 @@ use crate::app::out;
 
 #[derive(Debug, Subcommand)]
 pub enum InstanceCommand {
-    /// Print the instances of a saga, one a line.
+    /// List the instances of a saga, one per line.
     List(ListArguments),
-    /// Print state, steps, ledger, timers and history as JSON.
+    /// Print an instance as JSON: state, steps, ledger, timers and history.
     Show(NameArguments),
-    /// Stop it.
+    /// Cancel an instance.
+    #[command(
+        after_help = "Example: stop a saga once its running steps have ended, then compensate:\n  \
+        saga-runner instance cancel order o-1 --mode drain --reason 'customer called'"
+    )]
     Cancel(CancelArguments),
-    /// Undo what is stuck, with all attempts anew; send the work of stuck steps once more.
+    /// Retry stuck compensations with fresh attempts, and resend the work of stuck steps.
     Retry(StuckArguments),
-    /// Leave done what is stuck, and go on.
+    /// Skip stuck compensations and continue; what they should have undone stays.
     Skip(StuckArguments),
-    /// Go on: what is stuck has been undone by other means, or with --as what became of a stuck step.
+    /// Mark a stuck compensation as done by other means, or with --as record the outcome of a stuck step.
+    #[command(after_help = "Examples:\n  \
+        saga-runner instance resolve order o-1 --step charge --reason 'refunded by hand'\n  \
+        saga-runner instance resolve order o-1 --step charge --as done --result '{\"charge_id\": \"c-7\"}'\n  \
+        saga-runner instance resolve order o-1 --step charge --as not_done")]
     Resolve(ResolveArguments),
 }
 
 #[derive(Debug, Args)]
 pub struct ListArguments {
-    /// The saga.
+    /// Name of the saga.
     saga: String,
-    /// Only those that something keeps from going on: a dead letter, a missing definition, an overdue timer, a question.
+    /// Only instances that cannot proceed: dead letter, missing definition, overdue timer, or stuck step.
     #[arg(long)]
     blocked: bool,
-    /// Most instances that are printed.
+    /// Maximum number of instances to print.
     #[arg(long, value_name = "COUNT", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=500))]
     limit: u16,
-    /// Go on behind the instances that were printed before.
+    /// Cursor printed by the previous call, to print the next page.
     #[arg(long, value_name = "CURSOR")]
     after: Option<String>,
     /// Print JSON.
@@ -47,9 +55,9 @@ pub struct ListArguments {
 
 #[derive(Debug, Args)]
 pub struct NameArguments {
-    /// The saga.
+    /// Name of the saga.
     saga: String,
-    /// The key of the instance.
+    /// Key of the instance.
     key: String,
     #[command(flatten)]
     tenant: TenantArguments,
@@ -59,10 +67,10 @@ pub struct NameArguments {
 
 #[derive(Debug, Args)]
 pub struct CancelArguments {
-    /// Why; it is kept with the instance.
+    /// Reason, kept with the instance.
     #[arg(long, value_name = "TEXT", default_value = "")]
     reason: String,
-    /// What becomes of what it has begun.
+    /// How to treat steps already started.
     #[arg(long, value_enum, default_value_t = Mode::Compensate)]
     mode: Mode,
     #[command(flatten)]
@@ -71,11 +79,11 @@ pub struct CancelArguments {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Mode {
-    /// What it did is undone at once, and what still runs as soon as it succeeds.
+    /// Compensate completed steps at once, and running steps as soon as they succeed.
     Compensate,
-    /// What runs comes to its end first; then everything is undone.
+    /// Let running steps end first, then compensate everything.
     Drain,
-    /// Nothing is undone.
+    /// Compensate nothing.
     Abandon,
 }
 
@@ -91,16 +99,16 @@ impl Mode {
 
 #[derive(Debug, Args)]
 pub struct StuckArguments {
-    /// Only what this step did; all that is stuck if it is not given.
+    /// Only this step; without it, everything that is stuck.
     #[arg(long, value_name = "STEP")]
     step: Option<String>,
-    /// Only what it did for this item of a loop over a list, the first being 0.
+    /// Only this item of a loop over a list; the first is 0.
     #[arg(long, value_name = "INDEX", requires = "step")]
     item: Option<u32>,
-    /// Who decides; it is kept in the history.
+    /// Name of the operator, kept in the history.
     #[arg(long, env = "USER", value_name = "NAME", default_value = "")]
     by: String,
-    /// Why; it is kept in the history.
+    /// Reason, kept in the history.
     #[arg(long, value_name = "TEXT", default_value = "")]
     reason: String,
     #[command(flatten)]
@@ -109,10 +117,10 @@ pub struct StuckArguments {
 
 #[derive(Debug, Args)]
 pub struct ResolveArguments {
-    /// Whether the step has happened, of which nobody knew.
+    /// Outcome of the stuck step.
     #[arg(long = "as", value_enum, requires = "step", value_name = "FOUND")]
     found: Option<Found>,
-    /// Its result, as JSON.
+    /// Result of the step, as JSON.
     #[arg(long, value_name = "JSON", requires = "found", value_parser = json)]
     result: Option<Value>,
     #[command(flatten)]
@@ -121,9 +129,9 @@ pub struct ResolveArguments {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Found {
-    /// It has happened: the step is done with the result.
+    /// The call was executed: the step succeeds with the result.
     Done,
-    /// It has not: the step fails with the class timeout, and its retry and on_error apply.
+    /// The call was not executed: the step fails with class timeout; its retry and on_error apply.
     #[value(name = "not_done", alias = "not-done")]
     NotDone,
 }
@@ -189,7 +197,7 @@ fn list(arguments: &ListArguments) -> Result<(), Failure> {
         left = left.saturating_sub(found.len());
         items.extend(found);
         after = page["next"].as_str().map(str::to_owned);
-        // A page ends after so many bytes or instances looked at, too.
+        // A page also ends after a number of bytes, or of instances that were read.
         if left == 0 || after.is_none() {
             break;
         }
@@ -201,7 +209,7 @@ fn list(arguments: &ListArguments) -> Result<(), Failure> {
         out::line(one(item))?;
     }
     if let Some(after) = after {
-        out::note(format_args!("there are more: --after {after}"));
+        out::note(format_args!("more instances: --after {after}"));
     }
     Ok(())
 }
@@ -231,7 +239,7 @@ fn one(item: &Value) -> String {
         parts.push(format!("timer {} is overdue", text(&timer["name"])));
     }
     if let Some(questions) = blocked["questions"].as_u64() {
-        parts.push(format!("{questions} question(s)"));
+        parts.push(format!("{questions} stuck step(s)"));
     }
     parts.join(" ")
 }
@@ -249,14 +257,14 @@ fn body(arguments: &StuckArguments) -> Value {
     })
 }
 
-/// What can be seen to be of no use is refused. Otherwise the answer says that the request is stored; what becomes of it
-/// is in the history.
+/// A request that cannot have an effect is rejected at once. Otherwise the answer says that it is stored; the outcome is in
+/// the history.
 fn ask(name: &NameArguments, verb: &str, body: &Value) -> Result<(), Failure> {
     let client = Client::new(&name.server)?;
     let path = format!("{}/{verb}", name.path(&client)?);
     let stored = client.post_json(&path, body)?;
     out::note(format_args!(
-        "the request is stored; `saga-runner instance show` tells what came of it"
+        "request stored; `saga-runner instance show` shows the outcome in the history"
     ));
     out::line(format_args!("{stored:#}"))
 }

@@ -37,75 +37,91 @@ use crate::config::{LogFormat, Manifest, Mode, Overrides};
 #[cfg(feature = "demo")]
 use crate::demo;
 
-/// Runs sagas on NATS JetStream: business processes across services that finish or are undone.
+/// Run sagas on NATS JetStream: business processes across services that complete or are compensated.
 ///
-/// Start with `saga-runner dev`: it needs nothing installed, loads ./sagas and ./effects, and takes events over
+/// Start with `saga-runner dev`: it needs nothing installed, loads ./sagas and ./effects, and accepts events over
 /// HTTP.
 #[derive(Debug, Parser)]
-#[command(name = "saga-runner", version, propagate_version = true)]
+#[command(name = "saga-runner", version, propagate_version = true, after_help = EXIT_CODES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
 }
 
+/// Shown below the help of the program; docs/operations.md has the same list.
+const EXIT_CODES: &str = "\
+Exit codes:
+  0   success
+  1   findings in definitions, differences, or a failed check
+  4   not found (HTTP 404)
+  5   nothing to change, or not possible in this state (HTTP 409)
+  64  the command line is wrong
+  65  the runner rejects the request (HTTP 400, 413, 415, 422)
+  66  a file cannot be read, or a folder has no definitions
+  69  no runner answers, or it cannot do this now (HTTP 502, 503, 504)
+  70  a bug in this program or in the runner
+  73  a file cannot be written, or exists already
+  74  standard output cannot be written
+  77  permission denied by the runner (HTTP 401, 403)
+  78  configuration, definitions or stored data prevent the start";
+
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run sagas, effects or both, as a manifest says.
+    /// Run the sagas, the effect worker or both, as configured in a manifest.
     Run(run::RunArguments),
-    /// Run everything in one process on the embedded broker, with events over HTTP.
+    /// Run everything in one process on the embedded broker, for development; accepts events over HTTP.
     Dev(run::DevArguments),
-    /// Write a commented starting point: a manifest, a saga and effects.
+    /// Create a new project: a commented manifest, a saga and its effects.
     Init(init::InitArguments),
-    /// Check definitions and print every mistake with its place.
+    /// Check definitions and print every error with its location.
     Validate(validate::ValidateArguments),
-    /// Play the cases of `*.test.yaml` files against their definitions: no broker, no waiting.
+    /// Run the test cases of `*.test.yaml` files offline, without a broker and in simulated time.
     Test(test::TestArguments),
-    /// Run recorded histories again and tell where a definition goes another way.
+    /// Replay recorded histories and report where a definition behaves differently.
     Replay(replay::ReplayArguments),
-    /// Draw a saga: its steps and how they are undone, the states of its machine.
+    /// Draw a saga: steps, compensations, and the states of its machine.
     Graph(graph::GraphArguments),
-    /// Print the JSON Schema of a kind of file, for editors.
+    /// Print the JSON Schema of a kind of file, for use in an editor.
     Schema(schema::SchemaArguments),
-    /// Create or check the streams that a manifest names.
+    /// Create or check the JetStream streams that a manifest names.
     #[command(subcommand)]
     Streams(streams::StreamsCommand),
-    /// Look at the consumers that bring commands to workers, and remove those that were left behind.
+    /// List the consumers of effect workers, and delete orphans.
     #[command(subcommand)]
     Consumers(consumers::ConsumersCommand),
-    /// Ask a running cluster to start an instance of a saga that takes an input.
+    /// Start an instance of a saga that declares `input`.
     Start(start::StartArguments),
-    /// Look at the versions of sagas that a running cluster keeps.
+    /// List, print, reload and migrate the versions of sagas in a running cluster.
     #[command(subcommand)]
     Definition(definition::DefinitionCommand),
-    /// Look at an instance of a running cluster, stop it, or decide about what could not be undone.
+    /// List and show instances of a running cluster, cancel them, and resolve stuck steps and compensations.
     #[command(subcommand)]
     Instance(instance::InstanceCommand),
-    /// Check workers of effects in other languages.
+    /// Check an effect worker written in any language.
     #[cfg(feature = "conformance")]
     #[command(subcommand)]
     Effect(effect::EffectCommand),
-    /// Look at the schedules of a running cluster, pause and resume them.
+    /// List, pause and resume the schedules of a running cluster.
     #[command(subcommand)]
     Schedule(schedule::ScheduleCommand),
-    /// Say from where on shards of a running cluster read a stream that lost messages or was created anew.
+    /// Open and close shards, continue after lost streams, and release what adopted shards hold.
     #[command(subcommand)]
     Shard(shard::ShardCommand),
-    /// Measure sagas per second and latency, with the broker's raw figure in the same run.
+    /// Measure throughput and latency of sagas, and of the broker alone for comparison.
     #[cfg(feature = "bench")]
     Bench(bench::BenchArguments),
-    /// Drive real orders through the example sagas, kill the runner in the middle, and show what became of
-    /// them.
+    /// Run orders through the example sagas, kill the runner meanwhile, and report the outcome of each order.
     #[cfg(feature = "demo")]
     Demo(demo::DemoArguments),
-    /// Run only the demo's upstream (inventory, fraud, payments, shipping, gateway).
+    /// Run only the demo's upstream services (inventory, fraud, payments, shipping, gateway).
     #[cfg(feature = "demo")]
     DemoUpstream(demo::UpstreamArguments),
 }
 
-/// The manifest, and what lies over it.
+/// The manifest, and flags that override it.
 #[derive(Debug, Args)]
 pub struct ManifestArguments {
-    /// The manifest.
+    /// Manifest file.
     #[arg(
         long,
         env = "SAGA_RUNNER_CONFIG",
@@ -123,22 +139,22 @@ impl ManifestArguments {
     }
 }
 
-/// Flags that lay over the manifest.
+/// Flags that override the manifest.
 #[derive(Debug, Clone, Args)]
 pub struct OverrideArguments {
-    /// Folder of the stored state.
+    /// Folder for stored state; overrides `data_dir`.
     #[arg(long, env = "SAGA_RUNNER_DATA_DIR", value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// Use NATS JetStream at this URL.
+    /// URL of the NATS server; overrides `broker`.
     #[arg(long, env = "SAGA_RUNNER_NATS_URL", value_name = "URL")]
     nats_url: Option<String>,
-    /// Address of the HTTP API.
+    /// Listen address of the HTTP API; overrides `http.listen`.
     #[arg(long, env = "SAGA_RUNNER_LISTEN", value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
-    /// How logs are written to standard error.
+    /// Format of the log on standard error; overrides `log.format`.
     #[arg(long, env = "SAGA_RUNNER_LOG_FORMAT", value_name = "FORMAT")]
     log_format: Option<LogFormat>,
-    /// Which logs are written, e.g. `info` or `saga_runner=debug`.
+    /// Log filter, e.g. `info` or `saga_runner=debug`; overrides `log.level`.
     #[arg(long, env = "SAGA_RUNNER_LOG", value_name = "FILTER")]
     log: Option<String>,
 }
@@ -167,13 +183,13 @@ impl OverrideArguments {
     }
 }
 
-/// Parses the command line and carries it out.
+/// Parses the command line and runs the command.
 #[must_use]
 pub fn main() -> ExitCode {
     main_with(Registry::default())
 }
 
-/// The same in a runner with providers of its own, which effects name under `custom`.
+/// The same for a runner with custom providers, which effects name under `custom`.
 #[must_use]
 pub fn main_with(registry: Registry) -> ExitCode {
     let cli = match Cli::try_parse() {

@@ -1,4 +1,4 @@
-//! `replay`: recorded histories run again, against the version of today or that of tomorrow.
+//! `replay`: runs recorded histories again, against the same or another version of a definition.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -15,18 +15,24 @@ use crate::kernel::definition::{self, Definition};
 use crate::offline::history::{self, History};
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Exits with 1 if a history diverges. Example: does the changed saga treat a live instance as before?\n  \
+    saga-runner definition show 3f9a1c > recorded.yaml\n  \
+    saga-runner replay . --recorded recorded.yaml \\\n    \
+    --from http://127.0.0.1:8080/v1/tenants/acme/sagas/order/instances/o-1/inputs"
+)]
 pub struct ReplayArguments {
-    /// The definitions to replay against: a file or folder of a project.
+    /// Definitions to replay against: a file or folder of a project.
     #[arg(default_value = ".")]
     path: PathBuf,
-    /// A recorded history: what the API answers, or one input on each line; `-` for standard input.
+    /// Recorded history: an answer of the API, or one input per line; `-` for standard input.
     #[arg(long, value_name = "FILE", required_unless_present = "from")]
     history: Option<PathBuf>,
-    /// Take the history from a runner: http://HOST/v1/tenants/T/sagas/S/instances/K/inputs
+    /// Fetch the history from a runner: http://HOST/v1/tenants/T/sagas/S/instances/K/inputs
     #[arg(long, value_name = "URL", conflicts_with = "history")]
     from: Option<String>,
-    /// The version under which it was recorded, as `definition show` prints it: both are run, and their work is
-    /// compared.
+    /// Version under which the history was recorded, as printed by `definition show`: both versions are run, and their work
+    /// is compared.
     #[arg(long, value_name = "FILE")]
     recorded: Option<PathBuf>,
 }
@@ -46,7 +52,7 @@ pub fn replay(arguments: &ReplayArguments) -> Result<(), Failure> {
         let failed = |why: String| Failure::new(exit::FINDINGS, format!("{name}: {why}"));
         let (definition, _) = sagas
             .get(&first.saga)
-            .ok_or_else(|| failed(format!("there is no saga {}", first.saga)))?;
+            .ok_or_else(|| failed(format!("no such saga: {}", first.saga)))?;
         match history::replay(history, recorded.as_ref(), definition).map_err(failed)? {
             None => out::line(format_args!("ok       {name}: {} input(s)", history.len()))?,
             Some(found) => {

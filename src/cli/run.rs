@@ -17,21 +17,21 @@ use crate::logging;
 pub struct RunArguments {
     #[command(flatten)]
     manifest: ManifestArguments,
-    /// What this process does.
+    /// Parts that this process runs; overrides `mode`.
     #[arg(long, env = "SAGA_RUNNER_MODE")]
     mode: Option<Mode>,
-    /// Start although the data of this shard is lost, or older than what was at work last. SHARD@EPOCH as the refusal prints it
-    /// (SR0205, SR0209, SR0210); may be repeated.
+    /// Start although the data of this shard is lost or outdated: SHARD@EPOCH as printed by the error (SR0205, SR0209,
+    /// SR0210); may be repeated.
     #[arg(long, value_name = "SHARD@EPOCH", value_delimiter = ',', requires = "reason")]
     adopt_loss: Vec<Loss>,
-    /// Why the loss is adopted, for the audit log.
+    /// Reason for adopting the loss, for the audit log.
     #[arg(long, value_name = "TEXT", requires = "adopt_loss")]
     reason: Option<String>,
 }
 
 #[derive(Debug, Args)]
 pub struct DevArguments {
-    /// A manifest to start from; without it everything has its default.
+    /// Manifest file; without it, all settings have their defaults.
     #[arg(long, env = "SAGA_RUNNER_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
     /// Folder of saga definitions.
@@ -40,10 +40,10 @@ pub struct DevArguments {
     /// Folder of effect definitions.
     #[arg(long, value_name = "DIR", default_value = "effects")]
     effects: PathBuf,
-    /// Base URL that effects name as `${upstreams.NAME}`; may be repeated.
+    /// Base URL for `${upstreams.NAME}` in effects; may be repeated.
     #[arg(long = "upstream", value_name = "NAME=URL", value_parser = pair)]
     upstreams: Vec<(String, String)>,
-    /// Where aggregate commands are submitted.
+    /// URL of the gateway that receives aggregate commands.
     #[arg(long, value_name = "URL")]
     gateway: Option<String>,
     #[command(flatten)]
@@ -84,13 +84,13 @@ pub fn dev(arguments: DevArguments, registry: Registry) -> Result<(), Failure> {
     if let Some(url) = arguments.gateway {
         manifest.gateway = Some(crate::gateway::Settings::at(url));
     }
-    // Who edits the files wants to see what is wrong with them, and not that what was before goes on.
+    // A developer wants to see the errors, instead of a start with the previous definitions.
     crate::app::definitions::load(&manifest)?;
     banner(&manifest);
     start(manifest, registry, Adoption::default())
 }
 
-/// What a newcomer needs to know, once.
+/// Prints URLs and first commands.
 fn banner(manifest: &Manifest) {
     let base = format!("http://{}", manifest.http.listen);
     let kept = std::path::absolute(&manifest.data_dir).unwrap_or_else(|_| manifest.data_dir.clone());

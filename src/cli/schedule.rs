@@ -1,4 +1,4 @@
-//! `schedule`: when the sagas of a running cluster start by themselves, and why one did not.
+//! `schedule`: lists, pauses and resumes the schedules of a running cluster.
 
 use clap::{Args, Subcommand};
 use comfy_table::{Table, presets};
@@ -10,17 +10,17 @@ use crate::app::out;
 
 #[derive(Debug, Subcommand)]
 pub enum ScheduleCommand {
-    /// List the schedules with their next and last times.
+    /// List schedules with their next and last planned times.
     List(ListArguments),
-    /// Let nothing start by a schedule until it is resumed; what would have is skipped.
+    /// Pause the schedule of a saga: planned times are skipped until it is resumed.
     Pause(NameArguments),
-    /// Let a schedule go on with its next time.
+    /// Resume the schedule of a saga at its next planned time.
     Resume(NameArguments),
 }
 
 #[derive(Debug, Args)]
 pub struct ListArguments {
-    /// Print JSON, which tells more.
+    /// Print JSON, with more details.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -31,7 +31,7 @@ pub struct ListArguments {
 
 #[derive(Debug, Args)]
 pub struct NameArguments {
-    /// The saga.
+    /// Name of the saga.
     saga: String,
     #[command(flatten)]
     tenant: TenantArguments,

@@ -9,7 +9,7 @@ use crate::kernel::definition::editor;
 
 #[derive(Debug, Args)]
 pub struct SchemaArguments {
-    /// Which file is to be described.
+    /// Kind of file.
     kind: FileKind,
 }
 

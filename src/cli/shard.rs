@@ -1,5 +1,5 @@
-//! `shard`: which shards a process has open, opening and closing one, what an operator says where a stream is not as a running
-//! cluster has read it, and about what a shard holds back that goes on from an adopted state.
+//! `shard`: lists, opens and closes shards, repositions one in a stream that lost messages, and decides about what an adopted
+//! shard holds.
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -8,34 +8,43 @@ use super::client::{Client, ServerArguments, escaped};
 use crate::app::exit::{self, Failure};
 use crate::app::out;
 
+const EXAMPLE: &str = "\
+Example: see what would be skipped, read again and lost, then continue:
+  saga-runner shard accept-gap --stream EVENTS --dry-run
+  saga-runner shard accept-gap --stream EVENTS --reason 'purged by mistake'
+
+`shard rebind` has the same flags.";
+
 #[derive(Debug, Subcommand)]
 pub enum ShardCommand {
-    /// List the shards of the cluster: those that the process has open, and who has the others.
+    /// List the shards of the cluster: those open in this process, and the owners of the others.
     List(ListArguments),
-    /// Open a shard that the process has not open, while the others go on.
+    /// Open a shard in this process, while the others continue.
     Open(OneArguments),
-    /// Drain and close a shard, while the others go on. What is meant for it waits in the streams.
+    /// Drain and close a shard, while the others continue; its messages wait in the streams.
     Close(OneArguments),
-    /// Go on behind messages of a stream that are gone and were not read (`stream.gap`).
+    /// Continue after messages of a stream that were deleted before they were read (`stream.gap`).
+    #[command(after_help = EXAMPLE)]
     AcceptGap(AcceptArguments),
-    /// Go on in a stream that is not the one that was read, or has gone back (`stream.identity`).
+    /// Continue in a stream that was created again or was rolled back (`stream.identity`).
+    #[command(after_help = EXAMPLE)]
     Rebind(AcceptArguments),
-    /// Print what a shard holds back that goes on from an adopted state.
+    /// List the work that an adopted shard holds.
     Pending(PendingArguments),
-    /// Let a shard send what it holds back.
+    /// Release an adopted shard: it sends the work that it holds.
     Release(ReleaseArguments),
-    /// Give up what a shard holds back: steps that wait for it go on with an unknown outcome.
+    /// Discard held work: steps that wait for it continue with an unknown outcome.
     Discard(DiscardArguments),
 }
 
 #[derive(Debug, Args)]
 pub struct PendingArguments {
-    /// The shard.
+    /// Number of the shard.
     shard: u16,
-    /// Most rows that are printed.
+    /// Maximum number of rows to print.
     #[arg(long, value_name = "ROWS", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=500))]
     limit: u16,
-    /// Go on behind the rows that were printed before.
+    /// Cursor printed by the previous call, to print the next page.
     #[arg(long, value_name = "CURSOR")]
     after: Option<String>,
     /// Print JSON.
@@ -47,7 +56,7 @@ pub struct PendingArguments {
 
 #[derive(Debug, Args)]
 pub struct ReleaseArguments {
-    /// The shard.
+    /// Number of the shard.
     shard: u16,
     #[command(flatten)]
     decision: DecisionArguments,
@@ -55,12 +64,12 @@ pub struct ReleaseArguments {
 
 #[derive(Debug, Args)]
 pub struct DiscardArguments {
-    /// The shard.
+    /// Number of the shard.
     shard: u16,
-    /// Ids as `shard pending` prints them.
+    /// Ids of commands, as `shard pending` prints them.
     #[arg(long = "command", value_name = "ID", num_args = 1.., value_delimiter = ',', required_unless_present = "all")]
     commands: Vec<String>,
-    /// Everything that may have been carried out already.
+    /// All held work that may have been executed already.
     #[arg(long, conflicts_with = "commands")]
     all: bool,
     #[command(flatten)]
@@ -69,10 +78,10 @@ pub struct DiscardArguments {
 
 #[derive(Debug, Args)]
 pub struct DecisionArguments {
-    /// Why, for the record. Needed unless with --dry-run.
+    /// Reason, for the record; required without --dry-run.
     #[arg(long, value_name = "TEXT", required_unless_present = "dry_run")]
     reason: Option<String>,
-    /// Change nothing, and tell what would be done.
+    /// Print what would be done, without changes.
     #[arg(long)]
     dry_run: bool,
     /// Print JSON.
@@ -93,6 +102,7 @@ pub struct ListArguments {
 
 #[derive(Debug, Args)]
 pub struct OneArguments {
+    /// Number of the shard.
     shard: u16,
     #[command(flatten)]
     server: ServerArguments,
@@ -100,18 +110,18 @@ pub struct OneArguments {
 
 #[derive(Debug, Args)]
 pub struct AcceptArguments {
-    /// The shard; all open ones that need it where none is named.
+    /// Number of the shard; default: all open shards that need it.
     shard: Option<u16>,
     /// Name of the stream.
     #[arg(long, value_name = "NAME")]
     stream: String,
-    /// Why, for the record. Needed unless with --dry-run.
+    /// Reason, for the record; required without --dry-run.
     #[arg(long, value_name = "TEXT", required_unless_present = "dry_run")]
     reason: Option<String>,
-    /// Change nothing, and tell what would be skipped, read again and lost.
+    /// Print what would be skipped, read again and lost, without changes.
     #[arg(long)]
     dry_run: bool,
-    /// Go on behind this message instead of where the dry run says.
+    /// Continue after this message, instead of at the position that the dry run prints.
     #[arg(long, value_name = "SEQUENCE")]
     position: Option<u64>,
     /// Print JSON.
@@ -159,7 +169,7 @@ fn order(arguments: &OneArguments, verb: &str) -> Result<(), Failure> {
     let answer = client.post_and_wait(&format!("/admin/shards/{shard}/{verb}"), |waited| {
         let seconds = waited.as_secs();
         out::note(format_args!(
-            "shard {shard} is not {} yet after {seconds} s; it goes on also if this command is broken off",
+            "shard {shard} is not {} yet after {seconds} s; it continues even if you interrupt this command",
             if verb == "open" { "open" } else { "closed" }
         ));
     })?;
@@ -215,12 +225,12 @@ fn tell(arguments: &AcceptArguments, answer: &Value) -> Result<(), Failure> {
         return out::line(format_args!("{answer:#}"));
     }
     let verb = if answer["done"] == true {
-        "goes on"
+        "continues"
     } else {
-        "would go on"
+        "would continue"
     };
     out::line(format_args!(
-        "shard {} {verb} behind message {} of {} (its position was {})",
+        "shard {} {verb} after message {} of {} (its position was {})",
         answer["shard"],
         answer["new_position"],
         text(&answer["stream"]),
@@ -262,7 +272,7 @@ fn pending(arguments: &PendingArguments) -> Result<(), Failure> {
     let adopted = &answer["adopted"];
     let since = || {
         format!(
-            "adopted {}, epoch {} given up",
+            "adopted {}, epoch {} lost",
             text(&adopted["since"]),
             adopted["given_up"]
         )
@@ -273,7 +283,7 @@ fn pending(arguments: &PendingArguments) -> Result<(), Failure> {
             since()
         ),
         "held" => format!(
-            "shard {shard} holds back {} row(s) until it is released ({})",
+            "shard {shard} holds {} row(s) until it is released ({})",
             answer["rows"],
             since()
         ),
@@ -282,7 +292,7 @@ fn pending(arguments: &PendingArguments) -> Result<(), Failure> {
             since(),
             text(&adopted["released"])
         ),
-        _ => format!("shard {shard} sends: it goes on from no adopted state"),
+        _ => format!("shard {shard} sends: it was not adopted"),
     })?;
     for saga in answer["sagas"].as_array().into_iter().flatten() {
         out::line(format_args!(
@@ -308,12 +318,12 @@ fn pending(arguments: &PendingArguments) -> Result<(), Failure> {
         ))?;
     }
     if let Some(next) = answer["next"].as_str() {
-        out::note(format_args!("there are more: --after {next}"));
+        out::note(format_args!("more rows: --after {next}"));
     }
     Ok(())
 }
 
-/// Asks for a decision of `what`.
+/// Sends a decision about `what`.
 fn decide(shard: u16, verb: &str, what: Value, arguments: &DecisionArguments) -> Result<(), Failure> {
     let client = Client::new(&arguments.server)?;
     let mut body = what;
@@ -327,7 +337,7 @@ fn decide(shard: u16, verb: &str, what: Value, arguments: &DecisionArguments) ->
     let what = match verb {
         "release" => format!("{} row(s) {done}released", answer["rows"]),
         _ => format!(
-            "{} row(s) {done}given up, {} of them with an unknown outcome",
+            "{} row(s) {done}discarded, {} of them with an unknown outcome",
             answer["rows"], answer["unknown"]
         ),
     };
@@ -344,7 +354,7 @@ fn decide(shard: u16, verb: &str, what: Value, arguments: &DecisionArguments) ->
 fn rows(answer: &Value) -> Result<(), Failure> {
     for row in answer["items"].as_array().into_iter().flatten() {
         let doubt = match (row["may_be_done"] == true, row["awaited"] == true) {
-            (true, true) => "may have been carried out, a step waits for it",
+            (true, true) => "may have been executed, a step waits for it",
             (true, false) => "may have been sent",
             (false, _) => "not sent before",
         };
@@ -361,7 +371,7 @@ fn rows(answer: &Value) -> Result<(), Failure> {
     Ok(())
 }
 
-/// These parts of a name, as far as they are there.
+/// Joins the parts of a name that are present.
 fn named(value: &Value, parts: &[&str]) -> String {
     let parts: Vec<&str> = parts.iter().filter_map(|part| value[part].as_str()).collect();
     parts.join("/")

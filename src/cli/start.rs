@@ -1,4 +1,4 @@
-//! `start`: an instance without an event, asked for over the HTTP API of a running cluster.
+//! `start`: starts an instance without an event, over the HTTP API of a running cluster.
 
 use std::path::Path;
 
@@ -10,19 +10,21 @@ use crate::app::exit::{self, Failure};
 use crate::app::out;
 
 #[derive(Debug, Args)]
+#[command(after_help = "Prints the key of the instance. Example:\n  \
+    saga-runner start refund --key r-1 --input '{\"order\": \"o-1\"}' --request-id 7f3a")]
 pub struct StartArguments {
-    /// The saga, which declares `input`.
+    /// Name of the saga, which declares `input`.
     #[arg(value_name = "SAGA")]
     saga: String,
-    /// Key of the instance; a new one where none is given.
+    /// Key of the instance; generated if not given.
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
-    /// The input, as JSON, or @FILE with it.
+    /// Input as a JSON object, or @FILE to read it from a file.
     #[arg(long, value_name = "JSON|@FILE", default_value = "{}")]
     input: String,
     #[command(flatten)]
     tenant: TenantArguments,
-    /// Makes a repetition of this request recognisable.
+    /// Idempotency key of this request.
     #[arg(long, value_name = "ID")]
     request_id: Option<String>,
     #[command(flatten)]
@@ -61,6 +63,6 @@ fn input(text: &str) -> Result<Value, Failure> {
     if value.is_object() {
         Ok(value)
     } else {
-        Err(Failure::new(exit::USAGE, "--input is not a JSON object"))
+        Err(Failure::new(exit::USAGE, "--input must be a JSON object"))
     }
 }

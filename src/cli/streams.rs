@@ -9,9 +9,9 @@ use crate::app::out;
 
 #[derive(Debug, Subcommand)]
 pub enum StreamsCommand {
-    /// Create what is missing, update what belongs to the runner, and read back what the broker keeps.
+    /// Create missing streams, update the runner's own, and compare all with the manifest; exits with 1 on differences.
     Apply(ManifestArguments),
-    /// Compare and change nothing; exits with 1 where something differs.
+    /// Compare streams with the manifest without changes; exits with 1 on differences.
     Check(ManifestArguments),
 }
 
@@ -34,7 +34,7 @@ pub fn streams(command: StreamsCommand) -> Result<(), Failure> {
         return Err(Failure::new(
             exit::FINDINGS,
             format!(
-                "{differences} difference(s); `saga-runner streams apply` cures those of the runner's own streams"
+                "{differences} difference(s); `saga-runner streams apply` fixes those of the runner's own streams"
             ),
         ));
     }

@@ -1,4 +1,4 @@
-//! `test`: cases of definitions, played offline.
+//! `test`: runs the test cases of definitions offline.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,36 +17,40 @@ use crate::offline::suite::{self, CaseReport, Options};
 use crate::offline::{history, report, update};
 
 #[derive(Debug, Args)]
+#[command(after_help = "Exits with 1 if a case fails. Examples:\n  \
+    saga-runner test --filter refund\n  \
+    saga-runner test --chaos --min-coverage 80 --junit report.xml\n  \
+    saga-runner test . --from-history history.json > sagas/o-1.test.yaml")]
 pub struct TestArguments {
-    /// A `*.test.yaml` file, or a folder with such files.
+    /// A `*.test.yaml` file, or a folder of them.
     #[arg(default_value = ".")]
     path: PathBuf,
-    /// Folder of the definitions; without it they are looked for in PATH and above it.
+    /// Folder of the definitions; default: searched in PATH and above it.
     #[arg(long, value_name = "DIR")]
     definitions: Option<PathBuf>,
-    /// Only cases with TEXT in their name or in that of their saga.
+    /// Only cases whose name, or whose saga's name, contains TEXT.
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
-    /// How results are printed.
+    /// Output format.
     #[arg(long, default_value = "pretty")]
     format: Format,
     /// Also write the results as JUnit XML.
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
-    /// Write down what comes out in the place of expectations that are not met.
+    /// Overwrite failing expectations with the actual values.
     #[arg(long)]
     update: bool,
-    /// Also let every piece of work of every case fail in turn; each instance must come to an end with nothing left
-    /// to undo.
+    /// Also run every case with each piece of its work failing in turn; each instance must end with nothing left to
+    /// compensate.
     #[arg(long)]
     chaos: bool,
-    /// Show which branches of the sagas no case runs.
+    /// Print the branches of the sagas that no case covers.
     #[arg(long)]
     coverage: bool,
-    /// Fail if a saga has less than PERCENT of its branches run by its cases; implies --coverage.
+    /// Fail if cases cover less than PERCENT of the branches of a saga; implies --coverage.
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
     min_coverage: Option<u8>,
-    /// Print a recorded history as a test file instead: a file as `replay --history` reads it, or the URL of an
+    /// Convert a recorded history to a test file and print it: a file as `replay --history` reads it, or the URL of an
     /// instance's inputs.
     #[arg(long, value_name = "FILE|URL")]
     from_history: Option<String>,
@@ -71,7 +75,7 @@ pub fn test(arguments: &TestArguments) -> Result<(), Failure> {
     let mut files = definitions::read_tests(&arguments.path).map_err(no_input)?;
     if files.is_empty() {
         let path = arguments.path.display();
-        return Err(no_input(format!("{path}: no file is called *.test.yaml")));
+        return Err(no_input(format!("{path}: no *.test.yaml files found")));
     }
     let sagas = load(&arguments.path, arguments.definitions.as_deref())?;
     let definitions = sagas
@@ -103,7 +107,7 @@ fn print_case(source: &str, arguments: &TestArguments) -> Result<(), Failure> {
     let saga = &history[0].saga;
     let (definition, _) = sagas
         .get(saga)
-        .ok_or_else(|| failed(format!("there is no saga {saga}")))?;
+        .ok_or_else(|| failed(format!("no such saga: {saga}")))?;
     out::text(history::case(history, definition).map_err(failed)?)
 }
 
@@ -116,7 +120,7 @@ fn verdict(reports: &[CaseReport], coverage: &[Coverage], arguments: &TestArgume
         let runs: usize = reports.iter().map(|case| case.chaos_runs).sum();
         let open = reports.iter().filter(|case| case.is_open).count();
         out::note(format_args!(
-            "{runs} run(s) in which something goes wrong; {open} case(s) have no end to come to"
+            "{runs} run(s) with injected failures; {open} case(s) end with the instance still running"
         ));
     }
     if failed > 0 {
@@ -135,7 +139,7 @@ fn verdict(reports: &[CaseReport], coverage: &[Coverage], arguments: &TestArgume
     Err(Failure::new(
         exit::FINDINGS,
         format!(
-            "less than {min} % of the branches of {} are run",
+            "cases cover less than {min} % of the branches of {}",
             below.join(", ")
         ),
     ))
@@ -259,7 +263,7 @@ fn write_updates(files: &[SourceFile], reports: &[CaseReport]) -> Result<bool, F
         any = true;
         std::fs::write(&file.path, update::apply(&file.text, cures))
             .map_err(|error| Failure::new(exit::CANNOT_CREATE, format!("{}: {error}", file.path)))?;
-        out::note(format_args!("{} is updated", file.path));
+        out::note(format_args!("{} updated", file.path));
     }
     Ok(any)
 }

@@ -1,4 +1,4 @@
-//! `validate`: every mistake of every file, with its place.
+//! `validate`: prints every error of every file, with its location.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -15,24 +15,25 @@ use crate::kernel::definition::{Diagnostic, Loaded, Severity, SourceFile, codes}
 use crate::ports::clock::Clock as _;
 
 #[derive(Debug, Args)]
+#[command(after_help = "Exits with 1 if there is an error.")]
 pub struct ValidateArguments {
-    /// A file or folder; a folder may hold `sagas/` and `effects/`, or definitions of either kind.
+    /// File or folder; a folder may have `sagas/` and `effects/`, or definitions of either kind.
     #[arg(default_value = ".")]
     path: PathBuf,
-    /// How findings are printed.
+    /// Output format.
     #[arg(short, long, visible_alias = "format", default_value = "text")]
     output: Output,
-    /// Fail with warnings as with errors; files without schemas (SR0179) are complete and do not count.
+    /// Treat warnings as errors, except for files without schemas (SR0179).
     #[arg(long)]
     deny_warnings: bool,
-    /// Go on, and check again whenever a file has changed; with `-o json` an array in one line each time.
+    /// Check again whenever a file changes; with `-o json`, print an array in one line each time.
     #[arg(long)]
     watch: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Output {
-    /// Frames with excerpts, for people.
+    /// Findings with excerpts of the files.
     Text,
     /// One JSON array on standard output.
     Json,
@@ -96,7 +97,7 @@ fn check(arguments: &ValidateArguments, files: &Files) -> Result<(), Failure> {
         let path = arguments.path.display();
         return Err(Failure::new(
             exit::NO_INPUT,
-            format!("{path}: there is no saga and no effect"),
+            format!("{path}: no sagas or effects found"),
         ));
     }
     let loaded = files.load();
@@ -149,12 +150,17 @@ fn check(arguments: &ValidateArguments, files: &Files) -> Result<(), Failure> {
     }
     tell_schedules(&loaded);
     out::note(format_args!(
-        "{} saga(s) and {} effect(s) are well, {} warning(s)",
-        loaded.sagas.len(),
-        loaded.effects.len(),
-        findings.len()
+        "{} and {} are valid, {}",
+        counted(loaded.sagas.len(), "saga"),
+        counted(loaded.effects.len(), "effect"),
+        counted(findings.len(), "warning")
     ));
     Ok(())
+}
+
+fn counted(count: usize, noun: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{plural}")
 }
 
 /// All files without schemas in one line: each is complete, and other findings are to be seen.
@@ -169,7 +175,7 @@ fn tell_untyped(untyped: &[Diagnostic]) -> String {
         files.push(&others);
     }
     format!(
-        "warning[{}]: expressions of {} file(s) are not checked before they run, for want of schemas: {}\n\n",
+        "warning[{}]: expressions of {} file(s) without schemas are not type-checked: {}\n\n",
         first.code,
         untyped.len(),
         files.join(", ")
@@ -195,7 +201,7 @@ fn in_short(warnings: &[Diagnostic]) -> String {
     }
     if warnings.len() > WARNINGS_SHOWN {
         let more = warnings.len() - WARNINGS_SHOWN;
-        let told = format_args!("and {more} more warning(s), which are shown when there is no error\n");
+        let told = format_args!("and {more} more warning(s), shown once there are no errors\n");
         let _infallible = out.write_fmt(told);
     }
     if !out.is_empty() {
@@ -222,7 +228,7 @@ fn wrong_manifest(file: &SourceFile) -> Vec<Diagnostic> {
     }
 }
 
-/// An expression that is well need not be the one that was meant.
+/// Shows the next planned times: a valid cron expression need not be the intended one.
 fn tell_schedules(loaded: &Loaded) {
     let now = SystemClock::new().now();
     for saga in &loaded.sagas {
@@ -235,7 +241,7 @@ fn tell_schedules(loaded: &Loaded) {
             .map(|time| schedule.zone.shown(time))
             .collect();
         out::note(format_args!(
-            "{} starts by the clock, next at {}",
+            "{} is scheduled, next at {}",
             saga.name,
             shown.join(", ")
         ));

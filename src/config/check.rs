@@ -78,7 +78,10 @@ impl Manifest {
     fn tenancy_contradictions(&self, found: &mut Vec<String>) {
         let is_listed = |list: &[TenantId]| !list.is_empty() && !list.iter().any(TenantId::is_none);
         if matches!(&self.tenants, Some(TenantList::Listed(list)) if !is_listed(list)) {
-            found.push("tenants must name at least one tenant, each not empty; leave the key out to work without tenants".to_owned());
+            found.push(
+                "tenants must name at least one tenant, each not empty; omit the key to run without tenants"
+                    .to_owned(),
+            );
         }
         for tenant in self.scheduled_tenants.iter().flatten() {
             let served = match &self.tenants {
@@ -100,14 +103,14 @@ impl Manifest {
         if self.broker.kind == BrokerKind::Embedded {
             let bound = consumers.bind.keys();
             found.extend(bound.map(|what| {
-                format!("worker.consumers.bind.{what} names a consumer of NATS, and broker.kind is embedded")
+                format!("worker.consumers.bind.{what} names a NATS consumer, which needs broker.kind nats, found embedded")
             }));
         }
         if consumers.delivery == Delivery::Push {
             let most = self.worker.unacknowledged_max;
             if self.broker.kind == BrokerKind::Embedded {
                 found.push(
-                    "worker.consumers.delivery is push, which is NATS's, and broker.kind is embedded"
+                    "worker.consumers.delivery is push, which needs broker.kind nats, found embedded"
                         .to_owned(),
                 );
             } else if !(1..=PUSHED_MAX).contains(&most) {
@@ -132,7 +135,7 @@ impl Manifest {
             };
             if self.broker.kind == BrokerKind::Embedded {
                 found.push(format!(
-                    "secrets.{name} is in NATS KV, and broker.kind is embedded: there is no NATS to read it from"
+                    "secrets.{name} is in NATS KV, which needs broker.kind nats, found embedded"
                 ));
             }
             let wrong = place.check().err();

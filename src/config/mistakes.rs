@@ -230,7 +230,7 @@ impl<'s> Sight<'s, '_, '_> {
                         .collect();
                     let help = match nearest(&entry.key, names.iter().copied()) {
                         Some(near) => format!("did you mean \"{near}\"?"),
-                        None => format!("here may stand {}", names.join(", ")),
+                        None => format!("expected one of {}", names.join(", ")),
                     };
                     let message = format!("unknown key \"{}\"", entry.key.escape_debug());
                     self.findings
@@ -314,7 +314,7 @@ impl<'s> Sight<'s, '_, '_> {
             _ => return,
         };
         let place = fields::visible(node, at, self.findings.text());
-        let message = format!("found {number}, allowed is {bounds}");
+        let message = format!("expected {bounds}, found {number}");
         self.findings.error(CONTRADICTION, place, message);
         self.wrong.push(way.to_vec());
     }
@@ -497,9 +497,9 @@ mod tests {
                 "m.yaml:5:9: expected a whole number, found text [SR0402]",
                 "m.yaml:6:16: \"fast\" is not a duration; write it like 500ms, 30s, 15m, 1h 30m or 7d [SR0402]",
                 "m.yaml:7:16: invalid socket address syntax [SR0402]",
-                "m.yaml:7:25: unknown key \"extra\"; here may stand accept_events, answer_timeout, authentication, connections_max, header_timeout, hosts, listen, page_bytes_max, request_timeout [SR0402]",
+                "m.yaml:7:25: unknown key \"extra\"; expected one of accept_events, answer_timeout, authentication, connections_max, header_timeout, hosts, listen, page_bytes_max, request_timeout [SR0402]",
                 "m.yaml:10:5: `by: category` needs `categories` [SR0402]",
-                "m.yaml:11:16: found -1, allowed is at least 0 [SR0403]",
+                "m.yaml:11:16: expected at least 0, found -1 [SR0403]",
                 "m.yaml:13:9: kind is \"rabbit\", expected embedded or nats [SR0402]",
                 "m.yaml:14:16: expected text, found a list [SR0402]",
             ]

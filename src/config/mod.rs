@@ -168,7 +168,7 @@ mod tests {
             ),
             (
                 "gateway: {nats: \"gateway.x\"}\n",
-                "gateway.nats needs the connection of a broker that is NATS",
+                "gateway.nats needs broker.kind nats",
             ),
             (
                 "broker: {kind: nats}\ngateway: {nats: \"gateway.{tenant}\"}\n",
@@ -185,7 +185,7 @@ mod tests {
             ("secrets: {pay: inline}\n", "config/test.yaml:4:"),
             (
                 "secrets: {pay: {kv: {bucket: b, key: k}}}\nbroker: {kind: embedded}\n",
-                "secrets.pay is in NATS KV, and broker.kind is embedded",
+                "secrets.pay is in NATS KV, which needs broker.kind nats, found embedded",
             ),
             (
                 "secrets: {pay: {kv: {bucket: a b, key: k}}}\nbroker: {kind: nats}\n",
@@ -210,11 +210,11 @@ mod tests {
             ),
             (
                 "worker: {consumers: {bind: {charge: theirs}}}\n",
-                "worker.consumers.bind.charge names a consumer of NATS, and broker.kind is embedded",
+                "worker.consumers.bind.charge names a NATS consumer, which needs broker.kind nats, found embedded",
             ),
             (
                 "worker: {consumers: {delivery: push}}\n",
-                "worker.consumers.delivery is push, which is NATS's, and broker.kind is embedded",
+                "worker.consumers.delivery is push, which needs broker.kind nats, found embedded",
             ),
             (
                 "broker: {kind: nats}\nworker: {unacknowledged_max: 20000, consumers: {delivery: push}}\n",

@@ -18,13 +18,13 @@ use crate::kernel::duration::Millis;
 
 #[derive(Debug, Args)]
 pub struct DemoArguments {
-    /// Orders to place.
+    /// Number of orders to place.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     orders: u32,
-    /// How often the runner is killed with SIGKILL while orders are under way.
+    /// How often to kill the runner with SIGKILL while orders are in progress.
     #[arg(long, default_value_t = 2)]
     kills: u32,
-    /// The `unpaid` timer of the order saga, 30 minutes in the file, for this run.
+    /// Duration of the `unpaid` timer of the order saga in this run (30 minutes in the file).
     #[arg(long, default_value = "4s", value_parser = Millis::parse)]
     unpaid_after: Millis,
     /// Folder with `sagas/` and `effects/`.
@@ -40,13 +40,13 @@ pub struct DemoArguments {
 
 #[derive(Debug, Args)]
 pub struct UpstreamArguments {
-    /// Where the upstream listens.
+    /// Listen address of the upstream.
     #[arg(long, default_value = "127.0.0.1:7070", env = "SAGA_RUNNER_DEMO_UPSTREAM")]
     listen: SocketAddr,
-    /// Where the runner takes events over HTTP: the gateway answers some commands with an event.
+    /// URL of the runner, which accepts events over HTTP: the gateway answers some commands with an event.
     #[arg(long, default_value = "http://127.0.0.1:8080", value_name = "URL")]
     runner: String,
-    /// How long a `slow-` order's payment takes.
+    /// Duration of the payment of a `slow-` order.
     #[arg(long, default_value = "6s", value_parser = Millis::parse)]
     slow: Millis,
 }

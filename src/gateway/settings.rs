@@ -55,7 +55,7 @@ pub(super) enum Destination {
 /// Why the settings do not make a gateway.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GatewaySetupError {
-    #[error("gateway does not say where commands go: give it url (HTTP), grpc or nats")]
+    #[error("gateway has no destination: set url (HTTP), grpc or nats")]
     Nowhere,
     #[error("gateway has {first} and {second}: keep one of them")]
     Ambiguous {
@@ -70,7 +70,7 @@ pub enum GatewaySetupError {
     Nats { subject: String, reason: String },
     #[error("gateway.nats {subject:?} has {{tenant}}, and the manifest has no tenants")]
     NoTenants { subject: String },
-    #[error("gateway.nats needs the connection of a broker that is NATS, and broker.kind is embedded")]
+    #[error("gateway.nats needs broker.kind nats, found embedded")]
     Embedded,
     #[error("gateway.{name} is for a connection of its own; gateway.nats uses that of broker.nats")]
     NoConnection { name: &'static str },

@@ -128,7 +128,7 @@ impl InprocBroker {
         if let Some(writer) = writer
             && writer.join().is_err()
         {
-            tracing::error!("the broker's writer has panicked");
+            tracing::error!("writer of the embedded broker panicked");
         }
     }
 

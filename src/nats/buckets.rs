@@ -112,7 +112,7 @@ pub(super) async fn put(
             (_, Ok(found)) => found,
             (Some(why), Err(error)) => {
                 return Err(PutError::Unknown(format!(
-                    "{why}; it could not be read back: {error}"
+                    "{why}; reading it back failed: {error}"
                 )));
             }
             (None, Err(_)) => return Err(PutError::Conflict),

@@ -110,7 +110,7 @@ impl Settings {
         let positive = |name: &str, value: u64| {
             if value == 0 {
                 return Err(ConnectError::settings(format!(
-                    "{name} is 0; it must be positive"
+                    "{name} must be positive, found 0"
                 )));
             }
             Ok(())
@@ -123,7 +123,7 @@ impl Settings {
         let batch = self.publish_batch_max;
         if batch != 1 && !(WORTH_A_BATCH..=BATCH_MAX).contains(&batch) {
             return Err(ConnectError::settings(format!(
-                "publish_batch_max is {batch}; it must be 1, for no batches, or {WORTH_A_BATCH} to {BATCH_MAX}"
+                "publish_batch_max must be 1 (no batches) or {WORTH_A_BATCH} to {BATCH_MAX}, found {batch}"
             )));
         }
         let options = ConnectOptions::new()
@@ -227,7 +227,7 @@ fn read_private(name: &str, path: &Path) -> Result<String, ConnectError> {
         .mode();
     if mode & 0o004 != 0 {
         return Err(wrong(format!(
-            "readable by everybody (mode {:03o}); take that right away with chmod o-r",
+            "readable by everybody (mode {:03o}); fix it with chmod o-r",
             mode & 0o777
         )));
     }

@@ -232,7 +232,7 @@ fn foreign_differences(spec: &StreamSpec, stored: &Config) -> Vec<String> {
     let retention = stored.get("retention").unwrap_or(&Value::Null);
     if retention != "limits" {
         differences.push(format!(
-            "retention is {retention}, expected \"limits\"; others would take messages away before they are read"
+            "retention is {retention}, expected \"limits\"; others would remove messages before they are read"
         ));
     }
     let per_subject = stored.get("max_msgs_per_subject").and_then(Value::as_i64);

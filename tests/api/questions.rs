@@ -129,7 +129,7 @@ async fn an_operator_says_what_became_of_a_call_that_was_swallowed() {
     );
     let blocked = "/v1/tenants/acme/sagas/pay/instances?blocked=true";
     assert_eq!(items(&get(&rig, blocked).await.json())[0]["key"], "o-1");
-    let series = r#"saga_runner_asked_total{saga="pay",what="step"} 1"#;
+    let series = r#"saga_runner_steps_stuck_total{saga="pay",what="step"} 1"#;
     until_text(&rig, series).await;
 
     let id = r#"{"charge_id":"ch-1","iban":"DE44"}"#;

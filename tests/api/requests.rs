@@ -340,7 +340,11 @@ async fn a_drain_is_begun_once_and_lets_running_effects_finish() {
     })
     .await;
     // The charge is in the hands of the worker once its upstream was called.
-    until_metric(&rig, "saga_runner_effects_running{effect=\"payments-charge\"} 1").await;
+    until_metric(
+        &rig,
+        "saga_runner_effect_commands_in_progress{effect=\"payments-charge\"} 1",
+    )
+    .await;
 
     let first = post(&rig, "/admin/drain", "").await;
     assert_eq!(

@@ -122,7 +122,7 @@ fn check_report(rig: &Rig, line: usize) {
     let output = command.output().expect("the binary starts");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(
-        text.starts_with("0 instance(s) would go over, 500 stay as they are\n"),
+        text.starts_with("0 instance(s) would be migrated, 500 unchanged\n"),
         "{text}"
     );
     assert!(text.contains(at) && text.ends_with("and 400 more\n"), "{text}");

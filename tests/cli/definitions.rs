@@ -238,7 +238,7 @@ fn one_bad_file_does_not_keep_a_process_from_starting_that_ran_before() {
     );
     let log = std::fs::read_to_string(home.path("runner.log")).expect("a log");
     assert!(
-        log.contains("bad.yaml") && log.contains("those that were in force before serve"),
+        log.contains("bad.yaml") && log.contains("the previous ones stay in use"),
         "{log}"
     );
 

@@ -331,10 +331,7 @@ fn the_tenant_need_not_be_named_where_there_is_one() {
     let (home, runner) = with(None);
     assert_eq!(list(&home, &[], None).0, Some(0), "without tenants");
     let (exit, told) = list(&home, &["--tenant", "acme"], None);
-    assert!(
-        exit == Some(4) && told.contains("works without tenants"),
-        "{told}"
-    );
+    assert!(exit == Some(4) && told.contains("runs without tenants"), "{told}");
     assert_eq!(runner.stop(), Some(0));
 
     let (home, runner) = with(Some(json!(["acme"])));
@@ -366,7 +363,7 @@ fn what_init_writes_validates_runs_and_is_never_overwritten() {
         std::fs::remove_file(project.join("event.json")).expect("removed");
         let again = call(&["init", folder, "--template", template]);
         assert_eq!(again.status.code(), Some(73), "{}", text(&again.stderr));
-        assert!(text(&again.stderr).contains("is there already"));
+        assert!(text(&again.stderr).contains("exists already"));
         assert!(!project.join("event.json").exists(), "nothing was written");
 
         let other = dir.path().join("again");

@@ -86,14 +86,14 @@ fn a_consumer_that_was_left_behind_is_told_from_those_of_other_groups_and_remove
     );
     let (_, shown, _) = consumers(&["list"]);
     assert!(
-        shown.contains("effect-shop-charge: left behind, 0 pending, 0 unacknowledged"),
+        shown.contains("effect-shop-charge: orphaned, 0 pending, 0 unacknowledged"),
         "{shown}"
     );
 
     let (exit, _, errors) = consumers(&["delete", "effect-shop-eu-charge"]);
     assert_ne!(exit, Some(0));
     assert!(
-        errors.contains("is no consumer that was left behind; there are effect-shop-charge"),
+        errors.contains("is not an orphaned consumer; orphaned: effect-shop-charge"),
         "{errors}"
     );
     let (exit, _, errors) = consumers(&["delete", &charge]);
@@ -103,7 +103,7 @@ fn a_consumer_that_was_left_behind_is_told_from_those_of_other_groups_and_remove
     let (exit, shown, errors) = consumers(&["delete", &charge]);
     assert_eq!(
         (exit, shown.trim()),
-        (Some(0), "effect-shop-charge is removed"),
+        (Some(0), "effect-shop-charge deleted"),
         "{errors}"
     );
     assert_eq!(listed(), [(refund, false, false)]);

@@ -257,7 +257,7 @@ async fn a_shard_whose_calls_take_longer_than_a_request_may_is_waited_for() {
     while !text(&rig, "/metrics")
         .await
         .1
-        .contains("saga_runner_effects_running{effect=\"payments-charge\"} 1")
+        .contains("saga_runner_effect_commands_in_progress{effect=\"payments-charge\"} 1")
     {
         assert!(begin.elapsed() < Duration::from_secs(30), "{}", rig.log_tail());
         tokio::time::sleep(Duration::from_millis(20)).await;

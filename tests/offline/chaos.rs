@@ -91,7 +91,7 @@ cases:
     );
     let output = test(&[&project.path("").display().to_string(), "--chaos"]);
     let said = text(&output.stderr);
-    assert!(said.contains("run(s) in which something goes wrong"), "{said}");
+    assert!(said.contains("run(s) with injected failures"), "{said}");
     assert!(said.contains("1 of 2 case(s) failed"), "{said}");
 }
 

@@ -572,5 +572,8 @@ fn cases_of_a_program_are_played_and_let_fail_and_count_no_branches() {
     );
     assert!(out.contains("| parcels | 0        | 0   | 100 |"), "{out}");
     assert!(errors.contains("6 case(s) passed"), "{errors}");
-    assert!(errors.contains("1 case(s) have no end"), "{errors}");
+    assert!(
+        errors.contains("1 case(s) end with the instance still running"),
+        "{errors}"
+    );
 }

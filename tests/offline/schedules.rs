@@ -53,11 +53,9 @@ fn validate_tells_the_next_times() {
     let told = super::text(&output.stderr);
     let line = told
         .lines()
-        .find(|line| line.starts_with("trip starts by the clock, next at "));
+        .find(|line| line.starts_with("trip is scheduled, next at "));
     let line = line.unwrap_or_else(|| panic!("{told}"));
-    let times: Vec<&str> = line["trip starts by the clock, next at ".len()..]
-        .split(", ")
-        .collect();
+    let times: Vec<&str> = line["trip is scheduled, next at ".len()..].split(", ").collect();
     assert_eq!(times.len(), 3, "{line}");
     assert!(
         times.iter().all(|time| time.ends_with("-02-29T08:15:00+01:00")),

@@ -46,7 +46,7 @@ fn of_tenant(mut item: WorkItem, tenant: &str) -> WorkItem {
 
 fn given_back(metrics: &Metrics, reason: &str) -> u64 {
     metrics
-        .effects_given_back
+        .effect_commands_returned
         .with_label_values(&["charge", reason])
         .get()
 }
@@ -125,7 +125,7 @@ async fn the_attempts_of_a_command_are_counted_across_workers() {
     assert!(left > 0, "a worker leaves its own retries to the other");
     let exhausted = |metrics: &Arc<Metrics>| {
         metrics
-            .effects_exhausted
+            .effect_commands_exhausted
             .with_label_values(&["charge", "transient"])
             .get()
     };

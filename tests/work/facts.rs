@@ -214,7 +214,10 @@ async fn what_the_broker_refuses_stays_and_goes_out_in_order_once_it_is_taken() 
     let refused = rig.metrics.outbox_refused.with_label_values(&["0"]);
     // The later facts wait behind the first one.
     shard.until(|_| refused.get() == 3).await;
-    let again = rig.metrics.relayed.with_label_values(&["fact", "refused"]);
+    let again = rig
+        .metrics
+        .messages_relayed
+        .with_label_values(&["fact", "refused"]);
     shard.until(|_| again.get() >= 3).await;
     assert!(shard.delivered.is_empty(), "{:?}", shard.delivered);
     for stream in [&rig.streams.events, &rig.streams.commands] {

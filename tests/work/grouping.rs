@@ -128,7 +128,7 @@ async fn a_tenants_consumer(rig: Rig, together: bool) {
     let (worker, metrics) = rig.grouped("by: tenant", effects, &server.uri());
     succeeded(&rig, &known).await;
     let left = metrics
-        .effects_given_back
+        .effect_commands_returned
         .with_label_values(&["unknown", "unknown_effect"]);
     until(async || (left.get() >= 1).then_some(())).await;
     assert!(floor(&rig, "tenant-test-acme").await < Some(1), "it is kept");
@@ -208,7 +208,9 @@ pub async fn full_effect(rig: Rig, consumers: &str) -> u64 {
     let (worker, metrics) = rig.grouped(consumers, vec![patient, quick], &stuck.uri());
     succeeded(&rig, &fast).await;
     assert!(stuck.received_requests().await.unwrap().len() <= 2);
-    let busy = metrics.effects_given_back.with_label_values(&["slow", "busy"]);
+    let busy = metrics
+        .effect_commands_returned
+        .with_label_values(&["slow", "busy"]);
     worker.drain(Duration::from_millis(10)).await;
     busy.get()
 }
@@ -234,7 +236,9 @@ async fn a_command_for_which_there_was_no_room_is_known_not_to_have_been_called(
     }
     results.sort();
     assert_eq!(results, ["\"Failed\"", "\"Succeeded\""]);
-    let busy = metrics.effects_given_back.with_label_values(&["charge", "busy"]);
+    let busy = metrics
+        .effect_commands_returned
+        .with_label_values(&["charge", "busy"]);
     assert!(busy.get() >= 1, "it is counted");
 }
 

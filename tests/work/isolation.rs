@@ -325,7 +325,7 @@ async fn passed(way: Way) -> u64 {
     }
     assert_eq!(upstream.calls("flood"), PART, "none has ended, so none was begun");
     metrics
-        .effects_given_back
+        .effect_commands_returned
         .with_label_values(&["charge", "tenant_busy"])
         .get()
 }

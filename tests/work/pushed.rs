@@ -143,7 +143,7 @@ async fn a_failed_attempt_comes_again_after_its_pause() {
         (&"Succeeded".into(), &3.into())
     );
     let given_back = |reason| {
-        let series = &metrics.effects_given_back;
+        let series = &metrics.effect_commands_returned;
         series.with_label_values(&["charge", reason]).get()
     };
     assert_eq!(given_back("retry"), 2);

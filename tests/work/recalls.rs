@@ -53,7 +53,10 @@ fn said(result: &Value) -> (&str, &str) {
 }
 
 fn recalled(rig: &Rig) -> u64 {
-    rig.metrics.effects_recalled.with_label_values(&["charge"]).get()
+    rig.metrics
+        .effect_commands_cancelled
+        .with_label_values(&["charge"])
+        .get()
 }
 
 #[tokio::test]
@@ -224,7 +227,7 @@ async fn nothing_is_called_while_nobody_can_say_whether_it_was_taken_back() {
     let _worker = Worker::start(&spec).unwrap();
     let given_back = rig
         .metrics
-        .effects_given_back
+        .effect_commands_returned
         .with_label_values(&["charge", "broker"]);
     until(async || (given_back.get() > 0).then_some(())).await;
     broker.hides_recalls.store(false, Ordering::Relaxed);

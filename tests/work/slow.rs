@@ -382,13 +382,16 @@ async fn a_worker_that_was_cut_off_begins_nothing_that_another_one_has() {
     cut_off.settings.concurrency = 4;
     let lost = cut_off
         .metrics
-        .effects_given_back
+        .effect_commands_returned
         .with_label_values(&["charge", "lost"]);
     let first = Worker::start(&cut_off).unwrap();
     take_common(&rig, &slow).await;
     let work = size.work(&rig);
     enqueue_all(&rig, &work).await;
-    let running = cut_off.metrics.effects_running.with_label_values(&["charge"]);
+    let running = cut_off
+        .metrics
+        .effect_commands_in_progress
+        .with_label_values(&["charge"]);
     until(async || (slow.calls() == 4 && running.get() == 2).then_some(())).await;
     let waiting = work.iter().find(|item| slow.calls_of(item) == 0).unwrap();
     proxy.set(proxy::Fault::BlackHole);

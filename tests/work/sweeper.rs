@@ -39,7 +39,10 @@ async fn a_command_that_still_has_time_is_left_alone() {
     let rig = Rig::new().await;
     let mut shard = handed_over(&rig).await;
     shard.overdue(at(1, 0)).await;
-    let waiting = rig.metrics.swept.with_label_values(&["waiting"]);
+    let waiting = rig
+        .metrics
+        .overdue_commands_checked
+        .with_label_values(&["waiting"]);
     shard.until(|_| waiting.get() == 1).await;
     assert_eq!(rig.messages(&rig.streams.commands).await, 1);
     assert_eq!(rig.messages(&rig.streams.events).await, 0);
@@ -83,7 +86,13 @@ async fn a_command_past_its_deadline_gets_a_result_that_says_so() {
     assert_eq!(result["metadata"]["saga"], "order");
     // Reported once more, it is found; a second result is never written.
     shard
-        .until(|_| rig.metrics.swept.with_label_values(&["timed_out"]).get() == 1)
+        .until(|_| {
+            rig.metrics
+                .overdue_commands_checked
+                .with_label_values(&["timed_out"])
+                .get()
+                == 1
+        })
         .await;
     shard.overdue(at(1, 0)).await;
     shard.until(|shard| shard.verdicts.len() == 1).await;

@@ -99,7 +99,7 @@ impl Claiming<'_> {
                     tokio::time::sleep(AGAIN).await;
                 }
                 Err(Trouble::NoBucket(message)) => {
-                    tracing::warn!(message, "the bucket of the owners is gone");
+                    tracing::warn!(message, "bucket of owner records does not exist");
                     (self.waiting_for)(format!("broker: {message}"));
                     match cluster::prepare_bucket(self.broker, self.manifest).await {
                         Ok(()) => {}
@@ -333,14 +333,18 @@ impl Claiming<'_> {
     fn tell(&self, candidate: &Candidate, record: &OwnerRecord, how: How) {
         let (shard, epoch) = (candidate.shard, record.epoch);
         match how {
-            How::New => tracing::info!(shard, "a new shard"),
-            How::Again => tracing::debug!(shard, epoch, "the shard goes on"),
-            How::Elsewhere => tracing::info!(shard, epoch, "the shard goes on at another place"),
+            How::New => tracing::info!(shard, "new shard"),
+            How::Again => tracing::debug!(shard, epoch, "shard continues"),
+            How::Elsewhere => tracing::info!(
+                shard,
+                epoch,
+                "shard continues; its last owner did not stop cleanly, so the folder may be a copy"
+            ),
             How::RecordLost => {
                 tracing::warn!(
                     shard,
                     epoch,
-                    "the broker has no owner record of this shard; it is written again"
+                    "broker has no owner record of this shard; writing it again"
                 );
             }
             How::Adopted { given_up, fresh } => {
@@ -428,7 +432,7 @@ fn refused(refusals: &[(&Candidate, Refusal)]) -> Option<StartError> {
             "shard {shard}{others}: it belongs to another folder than {dir} ({whose}); start the runner on that one, or give it up: run --adopt-loss {flags} --reason TEXT"
         )),
         Refusal::AtWork { .. } => StartError::Owned(format!(
-            "shard {shard}{others}: another process works with it ({whose}); stop that one first"
+            "shard {shard}{others}: another process has it open ({whose}); stop that process first"
         )),
         Refusal::Older { .. } => {
             let (log, epoch) = candidate

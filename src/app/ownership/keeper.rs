@@ -194,7 +194,7 @@ impl Keeper {
                 tracing::info!(
                     shard = kept.shard,
                     message,
-                    "the owner record does not say that this process has stopped"
+                    "cannot record in the owner record that this process has stopped"
                 );
             }
             kept.fence.close();
@@ -203,7 +203,7 @@ impl Keeper {
             kept.fence.close();
             tracing::info!(
                 shard = kept.shard,
-                "the owner record does not say in time that this process has stopped"
+                "timeout recording in the owner record that this process has stopped"
             );
         }
     }
@@ -213,13 +213,13 @@ impl Keeper {
         let kept = self.shards.get(shard)?;
         if let Some(whose) = kept.taken.get() {
             return Some(format!(
-                "another process owns it ({whose}): nothing is sent; stop this one"
+                "another process owns it ({whose}), so this one sends nothing; stop this process"
             ));
         }
         if !kept.fence.is_renewed() {
             let ago = self.clock.monotonic().saturating_sub(kept.renewed()).as_secs();
             return Some(format!(
-                "its owner record could not be renewed for {ago} s: nothing is sent"
+                "its owner record was not renewed for {ago} s, so it sends nothing"
             ));
         }
         kept.fence.is_held().then(|| {
@@ -255,11 +255,11 @@ impl Keeper {
         let shard = kept.shard;
         if !held.holds() && kept.fence.is_held() {
             kept.fence.release(log_sequence, time);
-            tracing::info!(shard, "the shard sends from now on");
+            tracing::info!(shard, "shard starts to send");
         } else if held.holds() && !kept.is_read.swap(true, Ordering::AcqRel) {
             tracing::warn!(
                 shard,
-                "the streams are read, and the shard holds back what it would send: a person must decide about it (`saga-runner shard pending`)"
+                "the streams are read, and the shard holds its work until an operator decides about it (`saga-runner shard pending`)"
             );
         }
     }
@@ -291,7 +291,7 @@ impl Keeper {
                     tracing::error!(
                         shard = kept.shard,
                         whose,
-                        "another process owns the shard: nothing is sent for it; stop this process"
+                        "another process owns the shard, so this one sends nothing for it; stop this process"
                     );
                     kept.taken.get_or_init(|| whose);
                 }
@@ -307,17 +307,17 @@ impl Keeper {
     async fn failed(&self, kept: &Kept, message: &str) {
         let shard = kept.shard;
         if kept.fence.is_renewed() {
-            tracing::debug!(shard, message, "the owner record could not be renewed");
+            tracing::debug!(shard, message, "owner record was not renewed");
         } else {
             tracing::warn!(
                 shard,
                 message,
-                "the owner record cannot be renewed: nothing is sent"
+                "cannot renew the owner record; the shard sends nothing"
             );
         }
         // It may be the bucket that is gone.
         if let Err(error) = cluster::prepare_bucket(&*self.broker, &self.manifest).await {
-            tracing::debug!(%error, "nor is the bucket there");
+            tracing::debug!(%error, "cannot read the bucket of owner records");
         }
     }
 
@@ -388,7 +388,7 @@ impl Keeper {
             Standing::Gone => {
                 tracing::warn!(
                     shard = kept.shard,
-                    "the broker has lost the owner record; it is written again"
+                    "broker has lost the owner record; writing it again"
                 );
                 true
             }

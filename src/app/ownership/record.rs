@@ -129,7 +129,7 @@ pub struct Entries {
 pub enum ReadError {
     #[error(transparent)]
     Broker(#[from] BrokerError),
-    #[error("bucket {bucket}, entry {key}: the owner record cannot be read: {reason}")]
+    #[error("bucket {bucket}, entry {key}: cannot read the owner record: {reason}")]
     Unreadable {
         bucket: String,
         key: String,

@@ -343,7 +343,7 @@ async fn a_renewal_says_what_is_durable_and_opens_the_fence_for_a_while() {
     place.clock.0.fetch_add(2_000, Ordering::AcqRel);
     assert!(!claimed.fence.is_open(), "two seconds behind the claim");
     let told = keeper.trouble(0).expect("told");
-    assert!(told.contains("nothing is sent"), "{told}");
+    assert!(told.contains("sends nothing"), "{told}");
     let running = tokio::spawn(Arc::clone(&keeper).run());
     claimed.fence.passed().await;
     assert_eq!(keeper.trouble(0), None);

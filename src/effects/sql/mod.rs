@@ -485,14 +485,15 @@ impl Database {
         };
         match made.await {
             Ok(()) => {
-                tracing::info!(table = journal.table, database = %self.pool.peer().url, "table of commands is made");
+                tracing::info!(table = journal.table, database = %self.pool.peer().url, "command table created");
                 Ok(())
             }
             Err(error) => {
                 let mut failure = failure(&error, Stage::Before, false);
                 let (table, message) = (&journal.table, &failure.message);
-                failure.message =
-                    format!("the table {table} is not there and cannot be made (docs/effects.md): {message}");
+                failure.message = format!(
+                    "table {table} does not exist and cannot be created (docs/effects.md): {message}"
+                );
                 Err(failure)
             }
         }
@@ -514,7 +515,7 @@ impl Database {
         let database = Arc::clone(self);
         tokio::spawn(async move {
             if let Err(error) = database.tidy().await {
-                tracing::warn!(database = %database.pool.peer().url, ?error, "old rows of commands stay for now");
+                tracing::warn!(database = %database.pool.peer().url, ?error, "cannot delete old rows of the command table; will retry");
             }
         });
     }

@@ -76,7 +76,7 @@ impl Drop for Door {
 
 fn remove(folder: &Path) {
     if let Err(error) = std::fs::remove_dir_all(folder) {
-        tracing::warn!(folder = %folder.display(), %error, "folder of a socket stays");
+        tracing::warn!(folder = %folder.display(), %error, "cannot delete the folder of a socket");
     }
 }
 

@@ -409,7 +409,7 @@ impl Stage {
                 for policy in POLICIES {
                     let effect = name(provider, row.via, policy);
                     until(&self.rig, async || {
-                        let recalled = self.series("saga_runner_effects_recalled_total").await;
+                        let recalled = self.series("saga_runner_effect_commands_cancelled_total").await;
                         recalled.get(&effect) == Some(&1)
                     })
                     .await;

@@ -24,7 +24,7 @@ pub static NATS: Provider = Provider {
 
 const OWN: &[Row] = &[
     Row::told(t::DONE, "no error code", "does-it", "succeeded"),
-    Row::of(t::UNREACHED, "nobody listens", "is-gone", Ending::NotBegun)
+    Row::of(t::UNREACHED, "no subscriber", "is-gone", Ending::NotBegun)
         .via(Via::Gone)
         .unseen(),
     Row::of(t::UNREACHED, "no stream", "is-not-kept", Ending::Unconnected)

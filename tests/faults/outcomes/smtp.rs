@@ -49,8 +49,8 @@ const OWN: &[Row] = &[
     )
     .via(Via::Slow),
     rows::illegal("a header"),
-    Row::of(t::LOST, "behind its end", "hangs-up", Ending::Lost),
-    Row::of(t::LATE, "behind its end", "says-nothing", Ending::Late).via(Via::Slow),
+    Row::of(t::LOST, "after its end", "hangs-up", Ending::Lost),
+    Row::of(t::LATE, "after its end", "says-nothing", Ending::Late).via(Via::Slow),
 ];
 
 /// The sender carries the key, so that it is known before the message is.

@@ -82,7 +82,12 @@ pub fn publish(
                 done(row, &item, verdict, false, outcome(&sent))
             }
             WorkKind::Fact { fact_type, payload } => {
-                let suppressed = || metrics.relayed.with_label_values(&["fact", "suppressed"]).inc();
+                let suppressed = || {
+                    metrics
+                        .messages_relayed
+                        .with_label_values(&["fact", "suppressed"])
+                        .inc()
+                };
                 let sent = publisher.fact(row, &item, fact_type, payload, suppressed).await;
                 delivered(row, item, sent)
             }
@@ -100,7 +105,12 @@ pub fn publish(
                 message,
                 awaited,
             } => {
-                let suppressed = || metrics.relayed.with_label_values(&["saga", "suppressed"]).inc();
+                let suppressed = || {
+                    metrics
+                        .messages_relayed
+                        .with_label_values(&["saga", "suppressed"])
+                        .inc()
+                };
                 let sent = publisher.saga(&item, saga, key, message, suppressed).await;
                 if !*awaited {
                     return delivered(row, item, sent);

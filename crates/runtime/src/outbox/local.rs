@@ -107,12 +107,12 @@ impl Intent for Record<'_> {
         let state = match tokio::time::timeout(RECORD_MAX, self.ask()).await {
             Ok(Some(Ok(()))) => STANDS,
             Ok(Some(Err(reason @ (Refused::NotFound(_) | Refused::Conflict(_))))) => {
-                tracing::debug!(row = ?self.row, %reason, "a call is not made");
+                tracing::debug!(row = ?self.row, %reason, "call not made");
                 SETTLED
             }
             // A shard that is halted does not answer for the row.
             Ok(Some(Err(Refused::Unavailable { .. })) | None) | Err(_) => {
-                tracing::debug!(row = ?self.row, "the shard did not commit in time that a call begins");
+                tracing::debug!(row = ?self.row, "shard did not commit the start of a call in time");
                 ASKED
             }
         };

@@ -127,7 +127,7 @@ impl Relay {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::error!(%error, "relay ended abnormally"),
             Err(_) => {
-                tracing::info!("relay still had work in flight; it is handed over after the next start");
+                tracing::info!("relay stopped with work in flight; it is sent after the next start");
             }
         }
     }
@@ -366,7 +366,7 @@ impl Desk {
                 self.publish(row, Some(progress));
             }
             // The row stays where it is; the sweeper finds it, or the next start.
-            Err(error) => tracing::error!(%error, "the call of an effect ended abnormally"),
+            Err(error) => tracing::error!(%error, "call of an effect ended abnormally"),
         }
     }
 
@@ -400,7 +400,10 @@ impl Desk {
             | WorkKind::Saga { .. }
             | WorkKind::Result { .. }
             | WorkKind::Recall { .. } => {
-                self.metrics.swept.with_label_values(&["resubmitted"]).inc();
+                self.metrics
+                    .overdue_commands_checked
+                    .with_label_values(&["resubmitted"])
+                    .inc();
                 self.backlog.again(row);
             }
         }
@@ -416,7 +419,7 @@ impl Desk {
             Destination::Recalls => "recall",
         };
         self.metrics
-            .relayed
+            .messages_relayed
             .with_label_values(&[label, done.outcome])
             .inc();
         if let Some(refused) = done.refused {
@@ -424,7 +427,7 @@ impl Desk {
             return;
         }
         if self.refused.forget(done.row) {
-            tracing::info!(instance = %done.instance, row = ?done.row, "the broker takes what it had refused");
+            tracing::info!(instance = %done.instance, row = ?done.row, "broker accepts a message that it had rejected");
         }
         match &done.destination {
             Destination::Effect(..) => {}
@@ -462,9 +465,9 @@ impl Desk {
         let pause = self.publisher.settings.retry_max.duration();
         let due = self.publisher.clock.monotonic() + pause;
         if self.refused.keep((row, item), due) {
-            tracing::error!(%instance, ?row, destination, reason, "the broker refuses a message; it stays in the outbox");
+            tracing::error!(%instance, ?row, destination, reason, "broker rejects a message; it stays in the outbox");
         } else {
-            tracing::debug!(%instance, ?row, destination, reason, "the broker still refuses a message");
+            tracing::debug!(%instance, ?row, destination, reason, "broker still rejects a message");
         }
     }
 
@@ -485,7 +488,10 @@ impl Desk {
 
     fn swept(&mut self, row: WorkRef, swept: Swept) {
         self.overdue_known.remove(&row);
-        self.metrics.swept.with_label_values(&[swept.action()]).inc();
+        self.metrics
+            .overdue_commands_checked
+            .with_label_values(&[swept.action()])
+            .inc();
         if let Swept::Found(verdict) = swept {
             self.letters.push_back(Letter {
                 mail: Mail::Verdict(verdict),

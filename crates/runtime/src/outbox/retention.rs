@@ -142,10 +142,10 @@ impl Trimmer {
 
     async fn round(&mut self) {
         if let Err(error) = self.trim_own().await {
-            tracing::warn!(%error, "the streams of commands and results were not trimmed");
+            tracing::warn!(%error, "cannot trim the streams of commands and results");
         }
         if let Err(error) = self.trim_domain_events().await {
-            tracing::warn!(%error, "the stream of domain events was not trimmed");
+            tracing::warn!(%error, "cannot trim the stream of domain events");
         }
     }
 

@@ -150,7 +150,7 @@ impl Submitter {
     ) -> Submitted {
         let upstream: Arc<str> = format!("{UPSTREAM_PREFIX}{}", channel.1).into();
         let mut delays = self.settings.delays(seed(item));
-        let mut last = "it was never its turn".to_owned();
+        let mut last = "deadline passed while queued behind an earlier command of this key".to_owned();
         loop {
             let wait = match self.attempt(item, command, channel, &upstream, fence).await {
                 Attempt::Ended(Ok(())) => return Submitted::Accepted,

@@ -64,7 +64,7 @@ impl Publisher {
             }
         };
         swept.unwrap_or_else(|error| {
-            tracing::debug!(command = %item.command_id, %error, "overdue command could not be looked after");
+            tracing::debug!(command = %item.command_id, %error, "failed to check overdue command");
             Swept::Failed
         })
     }

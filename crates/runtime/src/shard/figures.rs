@@ -26,13 +26,13 @@ pub(super) fn count(tally: &Tally, metrics: &Metrics, now: TimeMs) {
     }
     for (saga, count) in &tally.finally_failed {
         metrics
-            .finally_failed
+            .finally_effects_failed
             .with_label_values(&[saga.as_str()])
             .inc_by(*count);
     }
     for ((saga, what), count) in &tally.asked {
         metrics
-            .asked
+            .steps_stuck
             .with_label_values(&[saga.as_str(), *what])
             .inc_by(*count);
     }
@@ -52,7 +52,7 @@ pub(super) fn count(tally: &Tally, metrics: &Metrics, now: TimeMs) {
         #[allow(clippy::cast_precision_loss, reason = "milliseconds of lateness")]
         metrics.schedule_lateness_seconds.observe(*late as f64 / 1_000.0);
     }
-    metrics.dead_letters_forgotten.inc_by(tally.forgotten);
+    metrics.dead_letters_evicted.inc_by(tally.forgotten);
     metrics.timers_fired.inc_by(tally.fired.len() as u64);
     metrics.timers_fired_late_source.inc_by(tally.fired_late_source);
     for due in &tally.fired {

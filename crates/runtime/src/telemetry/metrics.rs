@@ -12,14 +12,14 @@ pub struct Metrics {
     /// Inputs by `kind` (event, result, timer, control) and `outcome` (applied, deferred, waiting, dead, or the
     /// reason why it was ignored).
     pub inputs: IntCounterVec,
-    /// Messages that a reader took, by `stream`.
+    /// Messages read, by `stream`.
     pub messages_read: IntCounterVec,
-    /// Readers that were thrown away and rebuilt, by `stream` and `reason`.
+    /// Readers that were dropped and rebuilt, by `stream` and `reason`.
     pub readers_rebuilt: IntCounterVec,
     /// Messages between a shard's position and the end of the stream, by `stream`.
     pub stream_lag: IntGaugeVec,
-    /// Messages whose body or header names another tenant than their subject: someone tried, or is
-    /// misconfigured.
+    /// Messages whose body or header names another tenant than their subject: an attack or a
+    /// misconfiguration.
     pub tenant_mismatches: IntCounter,
     /// Shards fed by a private reader.
     pub shards_detached: IntGauge,
@@ -27,9 +27,10 @@ pub struct Metrics {
     pub shards_open: IntGaugeVec,
     /// Instances that reached an end, by `saga` and `phase`.
     pub instances_ended: IntCounterVec,
-    pub finally_failed: IntCounterVec,
-    /// Questions to operators, by `saga` and `what` (step, compensation).
-    pub asked: IntCounterVec,
+    /// Effects of `finally` that failed for good, by `saga`.
+    pub finally_effects_failed: IntCounterVec,
+    /// Steps and compensations whose outcome an operator has to decide, by `saga` and `what` (step, compensation).
+    pub steps_stuck: IntCounterVec,
     /// Instances started, by `saga`.
     pub instances_started: IntCounterVec,
     /// One commit of a shard.
@@ -38,23 +39,23 @@ pub struct Metrics {
     pub commit_inputs: Histogram,
     /// Rows in the outbox, by `shard`.
     pub outbox_rows: IntGaugeVec,
-    /// Instances that wait behind a dead letter or for their definition, by `shard`.
+    /// Instances blocked by a dead letter or by a missing definition, by `shard`.
     pub instances_blocked: IntGaugeVec,
-    /// Shards that take what their streams hold in stored order.
+    /// 1 for each shard that processes the backlog of its streams in stored order, by `shard`.
     pub shards_catching_up: IntGaugeVec,
-    /// Age of the oldest row that was not yet handed over, by `shard`.
+    /// Age of the oldest outbox row that was not yet sent, by `shard`.
     pub outbox_oldest_seconds: IntGaugeVec,
-    /// Rows that the broker refuses and that stay in the outbox, by `shard`.
+    /// Rows that the broker rejects and that stay in the outbox, by `shard`.
     pub outbox_refused: IntGaugeVec,
-    /// Work handed over, by `destination` (effect, gateway, fact) and `outcome`.
-    pub relayed: IntCounterVec,
+    /// Outbox rows sent, by `destination` (effect, gateway, fact, saga, result, recall) and `outcome`.
+    pub messages_relayed: IntCounterVec,
     /// Timers that fired.
     pub timers_fired: IntCounter,
     /// Timers that fired although a source stream could not be read up to their time.
     pub timers_fired_late_source: IntCounter,
     /// Timers that are due and have not fired, by `shard`.
     pub timers_overdue: IntGaugeVec,
-    /// How far the clock of the machine is ahead of the broker's; below 0: behind.
+    /// How far the machine's clock is ahead of the broker's; negative if it is behind.
     pub clock_ahead_seconds: Gauge,
     /// Lateness of a timer that fired.
     pub timer_lateness_seconds: Histogram,
@@ -64,49 +65,49 @@ pub struct Metrics {
     pub schedule_lateness_seconds: Histogram,
     /// Dead letters written, by `reason`.
     pub dead_letters: IntCounterVec,
-    /// Dead letters beyond the bound.
-    pub dead_letters_forgotten: IntCounter,
+    /// Dead letters deleted because the shard had reached `storage.keep_dead_letters`.
+    pub dead_letters_evicted: IntCounter,
     /// Results by `effect` and `result` (succeeded, failed, timed_out, known).
     pub effect_results: IntCounterVec,
     /// Calls of upstreams by `effect` and `class`.
     pub effect_calls: IntCounterVec,
     /// One call of an upstream, by `effect`.
     pub effect_call_seconds: HistogramVec,
-    /// Commands in the hands of this worker, by `effect`.
-    pub effects_running: IntGaugeVec,
-    /// Commands that a worker gave back to the queue, by `effect` and `reason`.
-    pub effects_given_back: IntCounterVec,
-    /// Commands that nobody was given yet, by `consumer`.
+    /// Commands that this worker has prefetched or is executing, by `effect`.
+    pub effect_commands_in_progress: IntGaugeVec,
+    /// Commands that a worker returned to the queue, by `effect` and `reason`.
+    pub effect_commands_returned: IntCounterVec,
+    /// Commands not yet delivered to a worker, by `consumer`.
     pub consumer_pending: IntGaugeVec,
-    /// Commands that some worker was given and has not answered for, by `consumer`.
+    /// Commands delivered to a worker and not yet acknowledged, by `consumer`.
     pub consumer_unacknowledged: IntGaugeVec,
     /// Commands whose attempts were used up, by `effect` and `class` of the last failure.
-    pub effects_exhausted: IntCounterVec,
-    /// Commands that workers left undone because nobody waits for the result, by `effect`.
-    pub effects_recalled: IntCounterVec,
-    /// Results that workers keep because the broker refuses them in every form, by `effect`.
+    pub effect_commands_exhausted: IntCounterVec,
+    /// Commands that workers did not execute because they were cancelled, by `effect`.
+    pub effect_commands_cancelled: IntCounterVec,
+    /// Results that workers keep in memory because the broker rejects them in every form, by `effect`.
     pub effect_results_refused: IntGaugeVec,
-    /// Tenants whose breaker stands there, by `upstream` and `state` (closed, half_open, open).
+    /// Tenants whose circuit breaker is in this state, by `upstream` and `state` (closed, half_open, open).
     pub breakers: IntGaugeVec,
     /// Times that a breaker opened, by `upstream`.
     pub breakers_opened: IntCounterVec,
-    /// 1 where the breaker of the gateway stands, by `state`.
+    /// 1 for the state of the gateway breaker that holds back most, else 0, by `state`.
     pub gateway_breaker: IntGaugeVec,
-    /// Overdue commands that the sweeper looked after, by `action`.
-    pub swept: IntCounterVec,
+    /// Overdue commands that the sweeper checked, by `action`.
+    pub overdue_commands_checked: IntCounterVec,
     /// Revision of the active sagas.
     pub definitions_revision: IntGauge,
     /// 1 for each active saga, by `saga` and `hash`.
     pub definitions_active: IntGaugeVec,
-    /// 1 while the files are refused, and the definitions of before serve in their place.
+    /// 1 while the files are invalid and the previous definitions stay active.
     pub definitions_refused: IntGauge,
     /// Reloads of the definitions, by `outcome` (done, refused).
-    pub reloads: IntCounterVec,
-    /// Tasks and threads that ended by a panic, by `task`.
+    pub definition_reloads: IntCounterVec,
+    /// Tasks and threads that panicked, by `task`.
     pub task_panics: IntCounterVec,
-    /// 1 for each shard that stopped, by `shard` and `reason`.
+    /// 1 for each halted shard, by `shard` and `reason`.
     pub shards_halted: IntGaugeVec,
-    /// 1 for each shard for which nothing is sent, by `shard` and `reason` (unrenewed, taken, held).
+    /// 1 for each shard that is fenced and sends nothing, by `shard` and `reason` (unrenewed, taken, held).
     pub shards_fenced: IntGaugeVec,
 }
 
@@ -128,26 +129,26 @@ impl Metrics {
             inputs: counters(
                 r,
                 "inputs_total",
-                "Inputs by kind and outcome.",
+                "Inputs, by kind and outcome.",
                 &["kind", "outcome"],
             ),
-            messages_read: counters(
-                r,
-                "messages_read_total",
-                "Messages that a reader took.",
-                &["stream"],
-            ),
+            messages_read: counters(r, "messages_read_total", "Messages read, by stream.", &["stream"]),
             readers_rebuilt: counters(
                 r,
                 "readers_rebuilt_total",
-                "Readers that were thrown away and rebuilt.",
+                "Readers that were dropped and rebuilt.",
                 &["stream", "reason"],
             ),
-            stream_lag: gauges(r, "stream_lag_messages", "Messages not yet applied.", &["stream"]),
+            stream_lag: gauges(
+                r,
+                "stream_lag_messages",
+                "Messages between a shard's position and the end of the stream.",
+                &["stream"],
+            ),
             tenant_mismatches: counter(
                 r,
                 "tenant_mismatches_total",
-                "Messages that name another tenant than their subject.",
+                "Messages whose body or header names another tenant than their subject.",
             ),
             shards_detached: gauge(r, "shards_detached", "Shards fed by a private reader."),
             shards_open: gauges(
@@ -159,16 +160,21 @@ impl Metrics {
             instances_ended: counters(
                 r,
                 "instances_ended_total",
-                "Instances that ended.",
+                "Instances that ended, by phase.",
                 &["saga", "phase"],
             ),
-            finally_failed: counters(
+            finally_effects_failed: counters(
                 r,
-                "finally_failed_total",
-                "Effects of finally that failed for good.",
+                "finally_effects_failed_total",
+                "Effects of `finally` that failed for good.",
                 &["saga"],
             ),
-            asked: counters(r, "asked_total", "Questions to operators.", &["saga", "what"]),
+            steps_stuck: counters(
+                r,
+                "steps_stuck_total",
+                "Steps and compensations that wait for an operator to decide their outcome.",
+                &["saga", "what"],
+            ),
             instances_started: counters(r, "instances_started_total", "Instances started.", &["saga"]),
             commit_seconds: histogram(
                 r,
@@ -181,31 +187,31 @@ impl Metrics {
             instances_blocked: gauges(
                 r,
                 "instances_blocked",
-                "Instances that wait behind a dead letter or for their definition.",
+                "Instances blocked by a dead letter or by a missing definition.",
                 &["shard"],
             ),
             shards_catching_up: gauges(
                 r,
                 "shards_catching_up",
-                "Shards that take what their streams hold in stored order.",
+                "1 for each shard that processes the backlog of its streams in stored order.",
                 &["shard"],
             ),
             outbox_oldest_seconds: gauges(
                 r,
                 "outbox_oldest_seconds",
-                "Age of the oldest row that was not handed over.",
+                "Age of the oldest outbox row that was not yet sent.",
                 &["shard"],
             ),
             outbox_refused: gauges(
                 r,
                 "outbox_refused_rows",
-                "Rows that the broker refuses and that stay in the outbox.",
+                "Rows that the broker rejects and that stay in the outbox.",
                 &["shard"],
             ),
-            relayed: counters(
+            messages_relayed: counters(
                 r,
-                "relayed_total",
-                "Work handed over by destination and outcome.",
+                "messages_relayed_total",
+                "Outbox rows sent, by destination and outcome.",
                 &["destination", "outcome"],
             ),
             timers_fired: counter(r, "timers_fired_total", "Timers that fired."),
@@ -223,7 +229,7 @@ impl Metrics {
             clock_ahead_seconds: fraction(
                 r,
                 "clock_ahead_seconds",
-                "How far the clock of the machine is ahead of the broker's; below 0: behind.",
+                "How far the machine's clock is ahead of the broker's; negative if it is behind.",
             ),
             timer_lateness_seconds: histogram(
                 r,
@@ -234,7 +240,7 @@ impl Metrics {
             schedule_runs: counters(
                 r,
                 "schedule_runs_total",
-                "Planned runs of scheduled sagas by what became of them.",
+                "Planned runs of scheduled sagas, by outcome.",
                 &["saga", "outcome"],
             ),
             schedule_lateness_seconds: histogram(
@@ -243,22 +249,27 @@ impl Metrics {
                 "Time from a planned time to the commit that starts, queues or skips it.",
                 &LONG_SECONDS,
             ),
-            dead_letters: counters(r, "dead_letters_total", "Dead letters written.", &["reason"]),
-            dead_letters_forgotten: counter(
+            dead_letters: counters(
                 r,
-                "dead_letters_forgotten_total",
-                "Dead letters forgotten because a shard keeps no more.",
+                "dead_letters_total",
+                "Dead letters written, by reason.",
+                &["reason"],
+            ),
+            dead_letters_evicted: counter(
+                r,
+                "dead_letters_evicted_total",
+                "Dead letters deleted because the shard had reached storage.keep_dead_letters.",
             ),
             effect_results: counters(
                 r,
                 "effect_results_total",
-                "Results of effects.",
+                "Results of effects, by result.",
                 &["effect", "result"],
             ),
             effect_calls: counters(
                 r,
                 "effect_calls_total",
-                "Calls of upstreams.",
+                "Calls of upstreams, by class of outcome.",
                 &["effect", "class"],
             ),
             effect_call_seconds: histograms(
@@ -267,70 +278,70 @@ impl Metrics {
                 "Duration of one call of an upstream.",
                 &["effect"],
             ),
-            effects_running: gauges(
+            effect_commands_in_progress: gauges(
                 r,
-                "effects_running",
-                "Commands in the hands of this worker.",
+                "effect_commands_in_progress",
+                "Commands this worker has prefetched or is executing.",
                 &["effect"],
             ),
-            effects_given_back: counters(
+            effect_commands_returned: counters(
                 r,
-                "effects_given_back_total",
-                "Commands that a worker gave back to the queue.",
+                "effect_commands_returned_total",
+                "Commands that a worker returned to the queue, by reason.",
                 &["effect", "reason"],
             ),
             consumer_pending: gauges(
                 r,
                 "consumer_pending_messages",
-                "Commands that nobody was given yet.",
+                "Commands not yet delivered to a worker.",
                 &["consumer"],
             ),
             consumer_unacknowledged: gauges(
                 r,
                 "consumer_unacknowledged_messages",
-                "Commands that some worker was given and has not answered for.",
+                "Commands delivered to a worker and not yet acknowledged.",
                 &["consumer"],
             ),
-            effects_exhausted: counters(
+            effect_commands_exhausted: counters(
                 r,
-                "effects_exhausted_total",
-                "Commands whose attempts were used up.",
+                "effect_commands_exhausted_total",
+                "Commands that failed because their attempts were used up, by class of the last failure.",
                 &["effect", "class"],
             ),
-            effects_recalled: counters(
+            effect_commands_cancelled: counters(
                 r,
-                "effects_recalled_total",
-                "Commands that workers left undone because nobody waits for the result.",
+                "effect_commands_cancelled_total",
+                "Commands that workers did not execute because they were cancelled.",
                 &["effect"],
             ),
             effect_results_refused: gauges(
                 r,
                 "effect_results_refused",
-                "Results that workers keep because the broker refuses them in every form.",
+                "Results that this worker keeps in memory because the broker rejects them in every form.",
                 &["effect"],
             ),
             breakers: gauges(
                 r,
                 "breakers",
-                "Tenants whose breaker stands there.",
+                "Tenants whose circuit breaker is in this state.",
                 &["upstream", "state"],
             ),
             breakers_opened: counters(
                 r,
                 "breakers_opened_total",
-                "Times that a breaker opened.",
+                "Times that a circuit breaker opened.",
                 &["upstream"],
             ),
             gateway_breaker: gauges(
                 r,
                 "gateway_breaker",
-                "1 where the breaker stands that holds back most of what goes to the gateway.",
+                "1 for the state of the gateway circuit breaker that holds back most, else 0.",
                 &["state"],
             ),
-            swept: counters(
+            overdue_commands_checked: counters(
                 r,
-                "swept_total",
-                "Overdue commands that the sweeper looked after.",
+                "overdue_commands_checked_total",
+                "Overdue commands checked, by action taken.",
                 &["action"],
             ),
             definitions_revision: gauge(r, "definitions_revision", "Revision of the active sagas."),
@@ -343,25 +354,30 @@ impl Metrics {
             definitions_refused: gauge(
                 r,
                 "definitions_refused",
-                "1 while the files are refused and the definitions of before serve.",
+                "1 while the definition files are invalid and the previous definitions stay active.",
             ),
-            reloads: counters(r, "reloads_total", "Reloads of the definitions.", &["outcome"]),
+            definition_reloads: counters(
+                r,
+                "definition_reloads_total",
+                "Reloads of the definitions, by outcome.",
+                &["outcome"],
+            ),
             task_panics: counters(
                 r,
                 "task_panics_total",
-                "Tasks and threads that ended by a panic.",
+                "Tasks and threads that panicked.",
                 &["task"],
             ),
             shards_halted: gauges(
                 r,
                 "shards_halted",
-                "1 for each shard that stopped.",
+                "1 for each halted shard, by reason.",
                 &["shard", "reason"],
             ),
             shards_fenced: gauges(
                 r,
                 "shards_fenced",
-                "1 for each shard for which nothing is sent.",
+                "1 for each shard that is fenced and sends nothing, by reason.",
                 &["shard", "reason"],
             ),
             registry,
@@ -434,7 +450,7 @@ impl Metrics {
         self.shards_open.with_label_values(&[&shard.to_string()]).set(1);
     }
 
-    /// It is not: what was told of it holds no more, nor why it was `halted`.
+    /// The shard is closed: drops its gauges, and the reason why it was `halted`.
     pub fn shard_closed(&self, shard: u16, halted: Option<&str>) {
         let shard = shard.to_string();
         self.shards_open.with_label_values(&[&shard]).set(0);
@@ -446,7 +462,7 @@ impl Metrics {
             &self.outbox_oldest_seconds,
             &self.outbox_refused,
         ] {
-            // An error: nothing was told.
+            // An error means that the gauge was never set.
             drop(gauges.remove_label_values(&[&shard]));
         }
         if let Some(reason) = halted {

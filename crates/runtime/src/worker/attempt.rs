@@ -244,7 +244,7 @@ impl Lane {
         let exhausted = self.is_retried(failure);
         if exhausted {
             self.metrics
-                .effects_exhausted
+                .effect_commands_exhausted
                 .with_label_values(&[self.definition.name.as_str(), &*failure.class])
                 .inc();
         }

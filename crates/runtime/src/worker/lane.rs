@@ -103,13 +103,13 @@ impl Series {
     pub fn of(metrics: &Metrics, effect: &str) -> Self {
         let results = |result: &str| metrics.effect_results.with_label_values(&[effect, result]);
         Self {
-            running: metrics.effects_running.with_label_values(&[effect]),
+            running: metrics.effect_commands_in_progress.with_label_values(&[effect]),
             call_seconds: metrics.effect_call_seconds.with_label_values(&[effect]),
             succeeded: results("succeeded"),
             failed: results("failed"),
             timed_out: results("timed_out"),
             known: results("known"),
-            recalled: metrics.effects_recalled.with_label_values(&[effect]),
+            recalled: metrics.effect_commands_cancelled.with_label_values(&[effect]),
             results_kept: metrics.effect_results_refused.with_label_values(&[effect]),
         }
     }
@@ -454,9 +454,9 @@ impl Lane {
     pub fn count_given_back(&self, (tenant, command): &(TenantId, CommandId), reason: Reason) {
         let effect = &self.definition.name;
         let reason = reason.as_str();
-        tracing::debug!(%tenant, %effect, %command, reason, "a command was given back");
+        tracing::debug!(%tenant, %effect, %command, reason, "command returned to the queue");
         self.metrics
-            .effects_given_back
+            .effect_commands_returned
             .with_label_values(&[effect.as_str(), reason])
             .inc();
     }
@@ -558,7 +558,7 @@ pub(super) async fn answer_for(delivery: InHand, disposition: Disposition) {
         Disposition::GiveBack(delay) => claim.nak(delay).await,
     };
     if let Err(error) = answered {
-        tracing::debug!(stream_sequence, %error, "delivery was not answered for");
+        tracing::debug!(stream_sequence, %error, "delivery was not acknowledged");
     }
 }
 

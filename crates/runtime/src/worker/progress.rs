@@ -90,8 +90,8 @@ pub async fn write(
     match tokio::time::timeout(PATIENCE, broker.publish(publication)).await {
         Ok(Ok(_)) => return Written::Stands,
         Ok(Err(PublishError::AlreadyThere)) => return Written::Preceded,
-        Ok(Err(error)) => tracing::debug!(%command, %error, "no word was left about a command"),
-        Err(_) => tracing::debug!(%command, "no word was left about a command in time"),
+        Ok(Err(error)) => tracing::debug!(%command, %error, "could not record command progress"),
+        Err(_) => tracing::debug!(%command, "timeout recording command progress"),
     }
     Written::Lost
 }

@@ -164,7 +164,7 @@ impl Recalls {
         if let Ok(Subject::EffectRecall { tenant, command, .. }) = Subject::parse(&message.subject, tenancy) {
             self.recall(&(tenant, command), message.stream_sequence);
         } else {
-            tracing::warn!(subject = ?message.subject, "subject takes no command back");
+            tracing::warn!(subject = ?message.subject, "not a cancellation subject");
         }
     }
 }
@@ -256,10 +256,7 @@ pub async fn follow(recalls: Arc<Recalls>, source: &Source, stopping: Cancellati
             },
         };
         recalls.current.set(false);
-        tracing::debug!(
-            reason,
-            "commands that are taken back are not heard of, trying again"
-        );
+        tracing::debug!(reason, "cannot read cancellations; retrying");
         tokio::select! {
             biased;
             () = stopping.cancelled() => return,

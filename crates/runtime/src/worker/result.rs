@@ -216,7 +216,7 @@ pub async fn record_or(
         Recorded::Refused(reason) => reason,
     };
     let subject = &*result.subject;
-    tracing::error!(subject, reason, "broker refuses a result");
+    tracing::error!(subject, reason, "broker rejects a result");
     let instead = instead(&reason);
     let mut kept = None;
     let mut attempts = refusals.stuck.begin(&result.stream);
@@ -242,7 +242,7 @@ pub async fn record_or(
             tracing::error!(
                 subject,
                 reason,
-                "broker refuses every result of a command; it is kept and tried again"
+                "broker rejects every form of a result; keeping and retrying it"
             );
             Kept::one(refusals.kept)
         });
@@ -255,7 +255,7 @@ pub async fn record_or(
         }
     };
     if kept.is_some() {
-        tracing::info!(subject, "a result that the broker had refused stands");
+        tracing::info!(subject, "result stored that the broker had rejected before");
     }
     stands
 }
@@ -298,7 +298,7 @@ pub async fn record(broker: &dyn Broker, stuck: &Stuck, publication: Publication
                 tracing::debug!(
                     subject = publication.subject,
                     reason,
-                    "result may be stored, reading back"
+                    "unknown whether the result was stored; reading it back"
                 );
                 let stored = broker
                     .last_by_subject(&publication.stream, &publication.subject)
@@ -330,7 +330,7 @@ pub async fn settles(broker: &dyn Broker, late: &Publication) -> bool {
             }
             Ok(None) => return false,
             Err(error) => {
-                tracing::debug!(subject = late.subject, %error, "cannot tell which result stands");
+                tracing::debug!(subject = late.subject, %error, "cannot tell which result is stored");
             }
         }
         tokio::time::sleep(delay).await;

@@ -185,11 +185,11 @@ impl Worker {
         if tokio::time::timeout(timeout, self.finish()).await.is_err() {
             tracing::warn!(
                 calls = self.home.len(),
-                "effects still run at the end of the drain; their commands go to other workers"
+                "effects still running when the drain timed out; other workers get their commands"
             );
             self.stopping.cancel();
             if tokio::time::timeout(GIVE_BACK, self.finish()).await.is_err() {
-                tracing::warn!("not every command could be given back; they come again after the ack wait");
+                tracing::warn!("not every command was returned; the rest is redelivered after the ack wait");
             }
         }
     }
@@ -206,7 +206,7 @@ impl Worker {
                 _ = &mut finished => return,
                 _ = told.tick() => {
                     let calls = self.home.len();
-                    tracing::info!(calls, "the drain waits for what the worker has begun");
+                    tracing::info!(calls, "drain waits for calls in progress");
                 }
             }
         }

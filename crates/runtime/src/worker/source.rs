@@ -167,7 +167,7 @@ impl Source {
             tracing::warn!(
                 consumer = spec.durable,
                 reason = broken,
-                "queue is lost, joining again"
+                "consumer connection lost; reconnecting"
             );
             self.worker.troubles.set(&spec.durable, Some(&broken));
             tokio::select! {
@@ -215,7 +215,7 @@ impl Source {
                     continue;
                 }
                 Route::Misshapen => {
-                    tracing::error!(subject = ?delivery.message.subject, "subject is not that of a command; dropped");
+                    tracing::error!(subject = ?delivery.message.subject, "not a command subject; message dropped");
                     self.worker
                         .metrics
                         .dead_letters
@@ -226,7 +226,7 @@ impl Source {
                 }
             };
             let Some(delivery) = self.worker.hands.take(name, delivery) else {
-                tracing::debug!(effect = %lane.definition.name, "a command in hand was delivered again");
+                tracing::debug!(effect = %lane.definition.name, "command already in progress was delivered again");
                 continue;
             };
             let brought = Brought {
@@ -283,12 +283,12 @@ impl Source {
     ) {
         if told.len() < UNKNOWN_TOLD_MAX && told.insert(effect.clone()) {
             let consumer = &*self.consumer.name;
-            tracing::warn!(%effect, consumer, "commands of an effect that this worker does not have are left to others");
+            tracing::warn!(%effect, consumer, "returning commands of an effect that this worker does not have");
         }
         let worker = &self.worker;
         let Some(deadline) = deadline_ms(&delivery.message.payload) else {
             // It would come again for ever, and no saga has sent it.
-            tracing::error!(subject = ?delivery.message.subject, "command cannot be read; dropped");
+            tracing::error!(subject = ?delivery.message.subject, "invalid command; message dropped");
             worker
                 .metrics
                 .dead_letters
@@ -335,7 +335,7 @@ impl Room {
 
 async fn give_back(metrics: &Metrics, delivery: &QueueMessage, effect: &str, reason: &str, delay: Duration) {
     metrics
-        .effects_given_back
+        .effect_commands_returned
         .with_label_values(&[effect, reason])
         .inc();
     answered(delivery.receipt.nak(delay).await, &delivery.message);
@@ -344,7 +344,7 @@ async fn give_back(metrics: &Metrics, delivery: &QueueMessage, effect: &str, rea
 /// What was not answered for comes again.
 fn answered(answer: Result<(), BrokerError>, message: &Message) {
     if let Err(error) = answer {
-        tracing::debug!(subject = message.subject, %error, "delivery was not answered for");
+        tracing::debug!(subject = message.subject, %error, "delivery was not acknowledged");
     }
 }
 
