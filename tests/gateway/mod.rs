@@ -197,7 +197,7 @@ async fn a_gateway_that_nobody_serves_yet_is_waited_for_and_a_broker_that_dies_l
     serving.abort();
     assert!(
         serving.await.is_err_and(|error| error.is_cancelled()),
-        "no subscriber"
+        "nobody listens"
     );
     let extra = json!({"gateway": gateway});
     let mut rig = Rig::new(Some(server.url()), "30m", Duration::ZERO, extra).await;

@@ -220,7 +220,7 @@ async fn silence_is_a_riddle_unless_the_request_only_reads_and_an_empty_hall_pro
         result["payload"]["message"]
             .as_str()
             .unwrap()
-            .contains("no subscriber")
+            .contains("nobody listens")
     );
 
     let client = client(&rig).await;
