@@ -12,4 +12,5 @@ mod error_pages;
 mod planted;
 mod questions;
 mod reasons;
+mod words;
 mod worked;
