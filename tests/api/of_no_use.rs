@@ -186,7 +186,7 @@ async fn the_command_line_says_stored_of_what_is_of_use_alone() {
     }
     let (exit, shown, errors) = command(&rig, "cancel", "p-3", &["--reason", "enough"]);
     assert_eq!(exit, Some(0), "{errors}");
-    assert!(errors.contains("the request is stored"), "{errors}");
+    assert!(errors.contains("request stored"), "{errors}");
     let stored: Value = serde_json::from_str(&shown).expect("JSON");
     let view = until(&rig, &path, |view| view["ended"].is_string()).await;
     let entry = view["history"].as_array().expect("entries").iter();

@@ -205,7 +205,7 @@ fn a_refused_reload_is_told_by_command_and_health_until_one_is_taken() {
     std::fs::write(&file, TALLY.replace("sum: 0", "sum: 1")).expect("written");
     let (exit, changes, told) = reload(&home);
     assert!(
-        exit == Some(0) && changes.contains("tally is sha256:"),
+        exit == Some(0) && changes.contains("tally changed from sha256:"),
         "{changes}{told}"
     );
     assert_eq!(definitions_health(&home)["ok"], true);

@@ -41,7 +41,7 @@ const WORDS: [(&str, &str); 30] = [
 /// The text with single spaces, small, and a space at both ends, and nothing but words in it: a phrase may go over a line's end.
 fn plain(text: &str) -> String {
     let mut plain = String::from(" ");
-    for word in text.split(|symbol: char| !symbol.is_alphanumeric() && symbol != '_') {
+    for word in text.split(|symbol: char| !symbol.is_alphanumeric() && !"_-".contains(symbol)) {
         if !word.is_empty() {
             plain.push_str(&word.to_lowercase());
             plain.push(' ');

@@ -293,7 +293,7 @@ async fn a_folder_whose_owner_still_renews_is_refused() {
     };
     let refusal = tokio::join!(claim, renew).0.err().expect("refused");
     assert!(
-        refusal.contains("SR0209") && refusal.contains("stop that one"),
+        refusal.contains("SR0209") && refusal.contains("stop that process"),
         "{refusal}"
     );
 }
