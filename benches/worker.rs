@@ -353,7 +353,7 @@ async fn slow(peer: Peer, rounds: u64) {
             .answered(&effect.name, n * each * rounds, || {
                 let running = |effect: &Arc<EffectDefinition>| {
                     metrics
-                        .effects_running
+                        .effect_commands_in_progress
                         .with_label_values(&[effect.name.as_str()])
                         .get()
                 };

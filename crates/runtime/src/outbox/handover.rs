@@ -86,7 +86,7 @@ pub fn publish(
                     metrics
                         .messages_relayed
                         .with_label_values(&["fact", "suppressed"])
-                        .inc()
+                        .inc();
                 };
                 let sent = publisher.fact(row, &item, fact_type, payload, suppressed).await;
                 delivered(row, item, sent)
@@ -109,7 +109,7 @@ pub fn publish(
                     metrics
                         .messages_relayed
                         .with_label_values(&["saga", "suppressed"])
-                        .inc()
+                        .inc();
                 };
                 let sent = publisher.saga(&item, saga, key, message, suppressed).await;
                 if !*awaited {
