@@ -161,6 +161,7 @@ pub struct OverrideArguments {
 
 impl OverrideArguments {
     /// None of them.
+    #[cfg(feature = "conformance")]
     const fn none() -> Self {
         Self {
             data_dir: None,
