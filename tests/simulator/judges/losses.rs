@@ -70,7 +70,7 @@ fn is_applied(simulation: &Simulation, gone: &Gone) -> bool {
     let record = match found(simulation, &instance(gone.event.tenant, &saga, &gone.event.key)) {
         Some(Found::Ended(summary)) => summary.record,
         Some(Found::Live(record)) => record,
-        None => return gone.was_read && !gone.event.name.ends_with(".Opened"),
+        None => return !is_start(gone) && (gone.was_read || never_began(simulation, gone)),
     };
     if gone.event.name != "List.Added" {
         return true;
@@ -78,6 +78,22 @@ fn is_applied(simulation: &Simulation, gone: &Gone) -> bool {
     let data: Value = serde_json::from_slice(&record.data).expect("state is JSON");
     let items = data["items"].as_array().expect("a list");
     items.contains(&gone.event.data["n"])
+}
+
+fn is_start(gone: &Gone) -> bool {
+    gone.event.name.ends_with(".Opened")
+}
+
+/// What would have started its instance is gone, and that was told: the event has no instance, and leaves no trace.
+fn never_began(simulation: &Simulation, gone: &Gone) -> bool {
+    let event = &gone.event;
+    let mut others = simulation.losses.gone.iter();
+    others.any(|other| {
+        let is_same = other.event.tenant == event.tenant
+            && other.event.kind == event.kind
+            && other.event.key == event.key;
+        is_same && is_start(other) && is_within_what_was_told(simulation, other)
+    })
 }
 
 /// It was lost before and stored again, perhaps behind what ended its instance.
