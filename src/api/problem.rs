@@ -129,7 +129,7 @@ pub async fn no_such_page(State(state): State<ApiState>, uri: Uri) -> Problem {
         Tenancy::Single if has_tenant => {
             "no such endpoint; this runner runs without tenants, and its endpoints begin with /v1"
         }
-        Tenancy::Multi | Tenancy::Single => "no such endpoint; the README lists the API",
+        Tenancy::Multi | Tenancy::Single => "no such endpoint; docs/operations.md lists the API",
     })
 }
 

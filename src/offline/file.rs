@@ -155,9 +155,9 @@ pub enum Action {
     Settle(Verdict, Option<String>, Option<Found>),
     /// An operator decides about the dead letter behind which the instance waits.
     DeadLetter(LetterDecision, Range<usize>),
-    /// An alias refuses the instance, as where too many have it.
+    /// An alias refuses the instance, as if it had too many already.
     RefuseAlias(Alias),
-    /// It takes the instance after all: an operator tries the registration again.
+    /// It accepts the instance: an operator retries the registration.
     AcceptAlias(Alias),
     /// A person or a system tells a step what it waits for.
     Signal {

@@ -1,5 +1,6 @@
 //! The keys of test files.
 
+use super::file::{ACCEPT_ALIAS, REFUSE_ALIAS};
 use crate::kernel::definition::grammar::{Kind, Shape, key, shape};
 
 pub static SUITE: Shape = shape(
@@ -51,8 +52,8 @@ pub static STEP: Shape = shape(
         &key("skip", Kind::Any, ""),
         &key("resolve", Kind::Any, ""),
         &key("dead_letter", Kind::Any, ""),
-        &key("refuse_alias", Kind::Any, ""),
-        &key("accept_alias", Kind::Any, ""),
+        &key(REFUSE_ALIAS, Kind::Any, ""),
+        &key(ACCEPT_ALIAS, Kind::Any, ""),
         &key("as", Kind::Any, ""),
         &key("ok", Kind::Any, ""),
         &key("at", Kind::Any, ""),

@@ -91,7 +91,7 @@ pub enum SagaMessage {
     AskAlias(Question),
     /// From an alias: they have.
     AliasRead { question: Question, late: bool },
-    /// From an alias to an instance: it has refused its registration, or has taken it after all.
+    /// From an alias to an instance: it has refused its registration, or has accepted it on a retry.
     AliasAnswered {
         /// The alias, and the generation that has registered it.
         via: Via,

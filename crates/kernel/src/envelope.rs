@@ -463,7 +463,7 @@ pub enum ControlVerb {
         alias: Alias,
         /// Of the instance that has registered it.
         generation: u32,
-        /// Other instances have the alias, as many as may have it.
+        /// The alias already has as many instances as it may have.
         refused: bool,
     },
 }

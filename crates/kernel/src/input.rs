@@ -148,7 +148,7 @@ pub enum Control {
         /// The streams could not be read that far.
         late: bool,
     },
-    /// From an alias: it has refused the registration of the instance, or has taken it after all.
+    /// From an alias: it has refused the registration of the instance, or has accepted it on a retry.
     AliasAnswered {
         /// The alias, and the generation that has registered it.
         via: Via,

@@ -336,12 +336,12 @@ pub enum Note {
     StillRunning {
         step: String,
     },
-    /// As many instances as may have an alias have it already: events that are matched by it do not find this one.
+    /// The alias already has as many instances as it may have: events that it matches do not reach this one.
     AliasRefused {
         alias: String,
         value: String,
     },
-    /// They find it now: an operator has tried the registration again.
+    /// Events reach it now: an operator has retried the registration.
     AliasAccepted {
         alias: String,
         value: String,

@@ -100,7 +100,7 @@ pub enum RecordedBody {
     Heartbeat {
         work: String,
     },
-    /// An alias has refused the instance, or has taken it after all.
+    /// An alias has refused the instance, or has accepted it on a retry.
     AliasAnswered {
         via: Via,
         refused: bool,

@@ -83,7 +83,7 @@ pub struct InstanceView {
 pub enum AliasView {
     /// Events find the instance by it.
     Has(String),
-    /// They do not: as many other instances as may have it have it.
+    /// They do not: the alias already has as many instances as it may have.
     Refused {
         value: String,
         /// Always true.

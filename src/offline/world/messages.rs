@@ -140,13 +140,13 @@ impl World {
         key.map_err(|defect| (defect.reason, defect.message))
     }
 
-    /// An alias refuses the instance: it has it no more, if it had, and says so.
+    /// An alias refuses the instance, removes it if it had it, and tells it so.
     pub fn refuse_alias(&mut self, alias: &Alias) -> Given {
         let (owner, input) = self.registration(alias);
         self.transact(|run| run.refuse_owner(alias, &input, &owner))
     }
 
-    /// An operator tries the registration again that an alias has refused.
+    /// An operator retries the registration that an alias has refused.
     pub fn accept_alias(&mut self, alias: &Alias) -> Given {
         let (_, input) = self.registration(alias);
         let again = Turn {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use saga_runner::kernel::duration::Millis;
 use saga_runner::kernel::ids::TimeMs;
 use saga_runner::ports::broker::StoredMessage;
 use serde_json::Value;
@@ -91,13 +92,11 @@ fn is_late(simulation: &Simulation, tenant: &str, key: &str) -> bool {
 }
 
 /// Whether a bill was told to be unpaid only after its timer had waited for as long as it may for a stream that cannot be
-/// read. What was never told came about while the outbox had no room or its owner was another one.
+/// read. Nothing is told where the outbox had no room or another process owned the shard.
 fn has_waited(simulation: &Simulation, opened: TimeMs, told: Option<&TimeMs>) -> bool {
-    let hold_ms = match simulation.plan.settings["shard"]["timer_hold_max"].as_str() {
-        Some("20s") => 20_000,
-        _ => 600_000,
-    };
-    told.is_none_or(|told| told.0 + COARSE_MS >= opened.0 + DUE_MS + hold_ms)
+    let hold = simulation.plan.settings["shard"]["timer_hold_max"].as_str();
+    let hold = Millis::parse(hold.expect("each plan says it")).expect("a duration");
+    told.is_none_or(|told| told.0 + COARSE_MS >= opened.0 + DUE_MS + hold.as_i64())
 }
 
 /// Whether nothing holds a timer up.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! step done ──register──▶ alias        alias ──event──▶ every instance that has it
-//!                                      alias ──answer─▶ an instance that it refuses, or takes after all
+//!                                      alias ──answer─▶ an instance that it refuses, or accepts on a retry
 //! end       ──release───▶ alias, which still forwards what `after_end` hears as long as the instance is kept
 //! ```
 
@@ -138,7 +138,7 @@ pub(super) fn refusal(record: &Record, via: &Via) -> Option<IgnoreReason> {
     }
 }
 
-/// An alias has refused the instance, or has taken it after all. Its messages come in order, so the last one counts.
+/// An alias has refused the instance, or has accepted it on a retry. Its messages come in order, so the last one counts.
 pub(super) fn answered<'a>(
     ground: Ground<'a>,
     record: &'a Record,

@@ -140,7 +140,7 @@ impl Run<'_> {
         }
         self.batch.put_alias(id, &row)?;
         self.tell(input, Told::Outcome(Outcome::Applied, &[]));
-        // It was refused before, and an operator has tried it again. This stands before what is forwarded.
+        // It was refused before, and an operator has retried it. The answer goes out before the events that are forwarded.
         if turn.attempts > 1 {
             self.answer_owner(alias, input, owner, turn, false)?;
         }
@@ -153,7 +153,7 @@ impl Run<'_> {
         Ok(Fate::Settled)
     }
 
-    /// Tells an instance that the alias has refused it, or has taken it after all.
+    /// Tells an instance that the alias has refused it, or has accepted it on a retry.
     pub fn answer_owner(
         &mut self,
         alias: &Alias,
@@ -167,7 +167,7 @@ impl Run<'_> {
             log_sequence,
             index: 0,
         };
-        // An operator may try as often as he likes: each answer is one message.
+        // An operator may retry any number of times: each answer is a message of its own.
         let path = format!("aliases.answer.{}", turn.attempts);
         let message = SagaMessage::AliasAnswered {
             via: Via {
@@ -183,7 +183,7 @@ impl Run<'_> {
         )
     }
 
-    /// Refuses an instance as one more than may have the alias, whoever has it: a case says so.
+    /// Refuses an instance however many have the alias: a test case says so.
     pub fn refuse_owner(&mut self, alias: &Alias, input: &Input, owner: &Owner) -> Result<(), StorageError> {
         let id = &input.instance;
         let mut row = self.batch.alias(id)?;
@@ -192,8 +192,8 @@ impl Run<'_> {
         self.answer_owner(alias, input, owner, Turn::FIRST, true)
     }
 
-    /// Gives an alias up that has taken a generation which does not have it any more: its registration was tried again so late
-    /// that the alias has forgotten its release. False: it has it.
+    /// Releases an alias that has accepted a generation which no longer has it: the registration was retried so late that the
+    /// alias has forgotten the release. False: the generation has it.
     pub fn give_up_alias(&mut self, input: &Input, via: &Via) -> Result<bool, StorageError> {
         if self.has_alias(&input.instance, via)? {
             return Ok(false);

@@ -78,7 +78,7 @@ impl Run<'_> {
         self.set_waiting(id, waiting);
         self.batch.put_inbox(id, number, row)?;
         self.set_timer(id, &end_of_wait(number, until))?;
-        // One that has refused the instance may take it any time.
+        // One that has refused the instance may accept it at any time.
         for (slot, Registered { alias, .. }) in (0_u8..).zip(&aliases) {
             let question = Question {
                 due: input.time,

@@ -115,7 +115,7 @@ impl Fault {
         }
     }
 
-    /// The instance goes on without the alias, and is told so.
+    /// The instance continues without the alias, and is told so.
     pub fn alias_owners(alias: &Alias, owner: &Owner, max: usize) -> Self {
         Self {
             reason: "alias.owners",
