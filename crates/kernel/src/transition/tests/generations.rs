@@ -221,6 +221,7 @@ fn a_start_waits_for_the_end_of_an_instance_that_is_being_undone() {
     world.succeed("steps.charge", &json!({}));
     assert_eq!(world.last().generation, 1);
     world.succeed("steps.charge.compensate", &json!({}));
+    world.give_what_waits();
     assert_eq!((world.last().generation, world.phase()), (2, Phase::Running));
     // The first that waited began it, the second is an event like any other.
     assert_eq!(world.data()["total"], 15);
@@ -244,6 +245,7 @@ fn an_event_behind_a_start_that_waits_is_for_the_next_generation() {
     assert_eq!(behind, Outcome::Deferred);
     world.succeed("steps.charge", &json!({}));
     world.succeed("steps.charge.compensate", &json!({}));
+    world.give_what_waits();
     assert_eq!((world.last().generation, world.phase()), (2, Phase::Compensating));
 }
 
@@ -268,6 +270,7 @@ machine:
     let second = world.event("Order.Placed", &json!({"id": "o-1"}));
     assert_eq!((second, world.last().generation), (Outcome::Deferred, 1));
     world.event("Order.Closed", &json!({"id": "o-1"}));
+    world.give_what_waits();
     assert_eq!(world.last().generation, 2);
     assert_eq!(world.phase(), Phase::Running);
 }

@@ -38,14 +38,15 @@ fn deferred_events_come_again_when_the_state_is_left() {
     assert!(world.timers.is_empty());
     assert_eq!(line(&mut world, "l-2", 1), Outcome::Deferred);
     assert_eq!(line(&mut world, "l-3", 2), Outcome::Deferred);
-    assert_eq!((world.last().deferred, world.inbox.len()), (2, 2));
+    assert_eq!((world.last().deferred, world.waiting.len()), (2, 2));
     assert_eq!(world.data()["lines"], json!(["l-1"]));
     world.event("Dock.Accepted", &json!({}));
+    world.give_what_waits();
     assert_eq!(
         world.data(),
         json!({"lines": ["l-2", "l-3"], "grams": 3, "batch": 2})
     );
-    assert_eq!((world.last().deferred, world.inbox.len()), (0, 0));
+    assert_eq!((world.last().deferred, world.waiting.len()), (0, 0));
     assert_eq!(world.timers.len(), 1);
 }
 
@@ -56,6 +57,7 @@ fn an_input_that_waited_does_not_turn_back_the_time() {
     line(&mut world, "l-2", 1);
     world.advance(20 * 60_000);
     world.event("Dock.Accepted", &json!({}));
+    world.give_what_waits();
     let flush = world.timers.first().expect("set");
     assert_eq!(flush.due, world.now.plus_ms(15 * 60_000));
     assert_eq!(world.last().updated, world.now);
@@ -83,10 +85,11 @@ fn a_final_state_completes_the_instance() {
     line(&mut world, "l-1", 20_000);
     line(&mut world, "l-2", 1);
     world.event("Dock.Closed", &json!({}));
+    world.give_what_waits();
     assert_eq!(world.phase(), Phase::Completed);
     assert!(world.ended.is_some());
     assert!(
-        world.inbox.is_empty(),
+        world.waiting.is_empty(),
         "deferred inputs are given back at the end"
     );
 }
@@ -204,5 +207,6 @@ fn a_start_event_that_the_initial_state_defers_waits_for_the_next_state() {
     assert_eq!(world.event("A.Begun", &json!({"n": 5})), Outcome::Deferred);
     assert_eq!(world.phase(), Phase::Running);
     world.advance(1_000);
+    world.give_what_waits();
     assert_eq!(world.data()["n"], 5);
 }

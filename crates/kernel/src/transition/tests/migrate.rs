@@ -198,6 +198,7 @@ fn a_machine_goes_on_in_the_state_that_is_named_and_deferred_events_come_again()
     );
     let mapped = version(&format!("{counts}migrate: {{fsm: {{held: waiting}}}}\n"));
     world.migrate(&mapped).expect("goes over");
+    world.give_what_waits();
     assert_eq!((world.data(), world.last().deferred), (json!({"n": 10}), 0));
     world.event("Trip.Closed", &json!({}));
     assert_eq!(
@@ -472,7 +473,8 @@ fn deferred_events_that_the_new_version_has_no_use_for_are_refused_or_dropped_by
     );
     let dropped = version(&format!("{cut}migrate: {{drop: {{events: Trip.Added}}}}\n"));
     world.migrate(&dropped).expect("goes over");
-    assert_eq!((world.last().deferred, world.inbox.len()), (0, 0));
+    world.give_what_waits();
+    assert_eq!((world.last().deferred, world.waiting.len()), (0, 0));
 }
 
 #[test]

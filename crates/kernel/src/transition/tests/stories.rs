@@ -43,6 +43,7 @@ fn two_batches_of_lines() {
     line(&mut world, "l-2", 19_900);
     line(&mut world, "l-3", 300);
     world.event("Dock.Accepted", &json!({}));
+    world.give_what_waits();
     world.advance(15 * 60_000);
     world.event("Dock.Closed", &json!({}));
     insta::assert_snapshot!(world.story);

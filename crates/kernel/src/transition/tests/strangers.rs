@@ -58,6 +58,7 @@ fn an_event_that_waits_for_its_instance_follows_the_start() {
     }
     assert!(world.record.is_none());
     world.event("Order.Placed", &json!({"id": "o-1"}));
+    world.give_what_waits();
     assert_eq!(world.data()["paid"], 21);
     assert_eq!(world.last().version, 3);
 }

@@ -1,9 +1,10 @@
-//! One instance and its surroundings: an outbox, a due index, an inbox and a clock, as a shard has them.
+//! One instance and its surroundings: an outbox, a due index and a clock. It decides nothing: what has to wait is listed, and
+//! a test gives it again with [`World::give_what_waits`].
 //!
 //! Every input is applied twice to the same record, which must give the same patch, and once more to the
 //! record after it, which must change nothing.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -32,9 +33,10 @@ pub(super) struct World {
     /// Rows whose result is awaited.
     pub outbox: BTreeMap<WorkRef, WorkItem>,
     pub timers: BTreeSet<TimerRow>,
-    pub inbox: VecDeque<Input>,
-    /// Inputs that wait for the instance to begin.
-    pub early: VecDeque<Input>,
+    /// Inputs that have to wait, for their instance to begin or for it to leave a state.
+    pub waiting: Vec<Input>,
+    /// Whether what waits is to be given again.
+    pub readmits: bool,
     pub now: TimeMs,
     /// All work items ever, and all notes.
     pub sent: Vec<WorkItem>,
@@ -69,8 +71,8 @@ impl World {
             ended: None,
             outbox: BTreeMap::new(),
             timers: BTreeSet::new(),
-            inbox: VecDeque::new(),
-            early: VecDeque::new(),
+            waiting: Vec::new(),
+            readmits: false,
             now: TimeMs(1_767_261_600_000),
             sent: Vec::new(),
             notes: Vec::new(),
@@ -227,23 +229,21 @@ impl World {
             "the same history, another patch"
         );
         let outcome = patch.outcome;
-        let begins = self.record.is_none() && (patch.record.is_some() || patch.ended.is_some());
-        let readmit = patch.readmit;
         self.commit(patch, input);
         if outcome != Outcome::Deferred && self.ended.is_none() {
             self.repeat(input);
         }
-        if begins {
-            for input in std::mem::take(&mut self.early) {
-                self.give(&input)?;
-            }
-        }
-        if readmit {
-            for input in std::mem::take(&mut self.inbox) {
-                self.give(&input)?;
-            }
-        }
         Ok(outcome)
+    }
+
+    /// Gives once more what has waited, in its order. The kernel must have asked for it.
+    pub(super) fn give_what_waits(&mut self) {
+        assert!(self.readmits, "nothing that waits is to be given");
+        while std::mem::take(&mut self.readmits) {
+            for input in std::mem::take(&mut self.waiting) {
+                self.must(&input);
+            }
+        }
     }
 
     fn apply(&mut self, input: &Input) -> Result<Patch, Rejection> {
@@ -302,14 +302,9 @@ impl World {
         let attempt = || migrate(&self.definition, to, &self.instance, record, &input, &context);
         let patch = attempt()?;
         assert_eq!(attempt().as_ref(), Ok(&patch), "the same record, another patch");
-        let (outcome, readmit) = (patch.outcome, patch.readmit);
+        let outcome = patch.outcome;
         self.commit(patch, &input);
         self.definition = Arc::clone(to);
-        if readmit {
-            for input in std::mem::take(&mut self.inbox) {
-                self.give(&input)?;
-            }
-        }
         Ok(outcome)
     }
 
@@ -370,12 +365,11 @@ impl World {
         for row in patch.timers_set {
             assert!(self.timers.insert(row.clone()), "{row:?} is set twice");
         }
-        if patch.early.is_some() {
-            self.early.push_back(input.clone());
+        if patch.early.is_some() || patch.deferred {
+            self.waiting.push(input.clone());
         }
-        if patch.deferred {
-            self.inbox.push_back(input.clone());
-        }
+        let begins = self.record.is_none() && (patch.record.is_some() || patch.ended.is_some());
+        self.readmits |= patch.readmit || begins;
         self.notes.extend(patch.notes);
         if let Some(record) = patch.record {
             assert!(record.encode().len() <= record.encoded_bytes_at_most());
