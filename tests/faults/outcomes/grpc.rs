@@ -109,8 +109,15 @@ async fn serve(stream: TcpStream, calls: Calls) {
         let before = calls.enter(&format!("grpc/{mark}"), &key);
         let mark = Mark::read(&mark);
         match mark.conduct {
-            // With it goes the connection.
-            "hangs-up" => return,
+            // With it goes the connection. Before the message has left, the caller knows that nothing was done.
+            "hangs-up" => {
+                let mut body = request.into_body();
+                tokio::select! {
+                    _ = body.data() => {}
+                    _ = connection.accept() => {}
+                }
+                return;
+            }
             _ if mark.is_held(before) => held.push((request, answer)),
             // A caller may be gone by then.
             conduct => drop(reply(conduct, request, &mut answer)),
