@@ -17,7 +17,7 @@ use saga_runner::effects::consumers::Scope;
 use saga_runner::effects::{self, BuiltIn, Consumer, Consumers, Worker, WorkerSpec, durable_name};
 use saga_runner::inproc::{self, InprocBroker};
 use saga_runner::kernel::definition::EffectDefinition;
-use saga_runner::kernel::definition::effect::{EffectLimits, OnAmbiguous, OnRecall, Provider};
+use saga_runner::kernel::definition::effect::{EffectLimits, OnAmbiguous, OnCancel, Provider};
 use saga_runner::kernel::ids::{
     ClusterId, CommandId, EffectName, InstanceId, Key, SagaName, TenantId, TimeMs,
 };
@@ -139,7 +139,7 @@ impl Bench {
             },
             retry_classes: Vec::new(),
             on_ambiguous: OnAmbiguous::default(),
-            on_recall: OnRecall::default(),
+            on_cancel: OnCancel::default(),
             limits: EffectLimits {
                 concurrency: 256,
                 ..EffectLimits::default()
@@ -184,7 +184,7 @@ impl Bench {
         Released {
             shard: 0,
             work: rows.collect(),
-            settled: Vec::new(),
+            completed: Vec::new(),
             overdue: Vec::new(),
         }
     }

@@ -153,7 +153,7 @@ impl Ground {
         for (name, kinds) in [
             (
                 &streams.commands,
-                ["effect", "effect_progress", "effect_recall"].as_slice(),
+                ["effect", "effect_progress", "effect_cancel"].as_slice(),
             ),
             (&streams.events, ["effect_result"].as_slice()),
         ] {
@@ -365,7 +365,7 @@ async fn slow(peer: Peer, rounds: u64) {
     let took = start.elapsed();
     worker.drain(Duration::from_secs(5)).await;
     println!(
-        "slow effects (1 s over {name}): {} in {:.1} s, at most {in_flight} in hand, at most {memory} MiB resident ({empty} MiB before)",
+        "slow effects (1 s over {name}): {} in {:.1} s, at most {in_flight} in progress, at most {memory} MiB resident ({empty} MiB before)",
         IN_FLIGHT * rounds,
         took.as_secs_f64(),
     );

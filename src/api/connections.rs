@@ -105,7 +105,7 @@ async fn converse(http: &http1::Builder, stream: Taken<TcpStream>, router: Route
             connection.await
         }
     };
-    // A client that breaks off or is too slow is no news.
+    // A client that breaks off or is too slow is not news.
     if let Err(error) = ended {
         tracing::debug!(%error, "a connection of the API ended early");
     }

@@ -263,7 +263,7 @@ pub async fn retry(
     Path(names): Path<Names>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
-    settle(&state, &names, body, ControlVerb::Retry).await
+    decide_stuck(&state, &names, body, ControlVerb::Retry).await
 }
 
 /// Leaves done what is stuck.
@@ -272,7 +272,7 @@ pub async fn skip(
     Path(names): Path<Names>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
-    settle(&state, &names, body, ControlVerb::Skip).await
+    decide_stuck(&state, &names, body, ControlVerb::Skip).await
 }
 
 /// Notes that what is stuck has been undone by other means, or what became of a stuck step.
@@ -281,10 +281,10 @@ pub async fn resolve(
     Path(names): Path<Names>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
-    settle(&state, &names, body, ControlVerb::Resolve).await
+    decide_stuck(&state, &names, body, ControlVerb::Resolve).await
 }
 
-async fn settle(
+async fn decide_stuck(
     state: &ApiState,
     names: &Names,
     body: Result<Bytes, BytesRejection>,

@@ -28,7 +28,7 @@ const HISTORY_ROWS_MAX: u64 = 100_000;
 /// Longest reason.
 const REASON_BYTES_MAX: usize = 1_024;
 
-/// Settles from where on a shard reads a stream, or tells what that would mean.
+/// Decides from where on a shard reads a stream, or tells what that would mean.
 pub(super) async fn accept(
     node: &Node,
     shard: u16,

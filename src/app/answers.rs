@@ -13,7 +13,7 @@ use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::{Awaited, SIGNAL_PREFIX, Step};
 use crate::kernel::envelope::ControlVerb;
 use crate::kernel::ids::{ClusterId, InstanceId, shard_of};
-use crate::kernel::input::{Control, Input, InputBody, Origin, Settle, Verdict};
+use crate::kernel::input::{Control, Input, InputBody, Origin, StuckDecision, Verdict};
 use crate::kernel::limits::Limits;
 use crate::kernel::patch::{IgnoreReason, Outcome};
 use crate::kernel::record::{Phase, Record, StepState, StepStatus};
@@ -168,10 +168,10 @@ fn of_no_use(definition: &Definition, record: &Record, input: &Input, reason: Ig
             format!("nothing of instance {key}, which is {phase}, waits for this callback any more")
         }
         Control::Retry => format!("nothing of instance {key}, which is {phase}, is stuck"),
-        Control::Settle(settle) => not_stuck(definition, record, input, settle),
+        Control::DecideStuck(decision) => not_stuck(definition, record, input, decision),
         Control::Migrate { .. }
         | Control::Start { .. }
-        | Control::Recall { .. }
+        | Control::CancelChild { .. }
         | Control::RegisterAlias { .. }
         | Control::ReleaseAlias { .. }
         | Control::AskAlias { .. }
@@ -181,13 +181,13 @@ fn of_no_use(definition: &Definition, record: &Record, input: &Input, reason: Ig
 }
 
 /// Nothing is stuck of what an operator speaks of.
-fn not_stuck(definition: &Definition, record: &Record, input: &Input, settle: &Settle) -> String {
+fn not_stuck(definition: &Definition, record: &Record, input: &Input, decision: &StuckDecision) -> String {
     let key = &input.instance.key;
-    let Some(step) = &settle.step else {
+    let Some(step) = &decision.step else {
         return format!(
             "nothing of instance {key}, which is {}, is stuck; {} needs a stuck step or compensation",
             record.phase.as_str(),
-            settle.verdict.as_str()
+            decision.verdict.as_str()
         );
     };
     let mut named = definition.steps.iter().zip(&record.steps);
@@ -196,7 +196,7 @@ fn not_stuck(definition: &Definition, record: &Record, input: &Input, settle: &S
         Some((_, state)) => format!(
             "step {step} of instance {key} is {}, not stuck; {} needs a stuck step",
             state.status.as_str(),
-            settle.verdict.as_str()
+            decision.verdict.as_str()
         ),
     }
 }
@@ -220,14 +220,14 @@ fn signals(definition: &Definition) -> BTreeSet<&str> {
 /// # Errors
 /// [`ControlError::Invalid`] for an answer that is none, [`ControlError::Conflict`] where nobody has asked.
 pub(super) async fn check(node: &Node, id: &InstanceId, verb: &ControlVerb) -> Result<(), ControlError> {
-    let settle = match verb {
-        ControlVerb::Retry(stuck) => stuck.clone().settle(Verdict::Retry),
-        ControlVerb::Skip(stuck) => stuck.clone().settle(Verdict::Skip),
-        ControlVerb::Resolve(stuck) => stuck.clone().settle(Verdict::Resolve),
+    let decision = match verb {
+        ControlVerb::Retry(stuck) => stuck.clone().decide(Verdict::Retry),
+        ControlVerb::Skip(stuck) => stuck.clone().decide(Verdict::Skip),
+        ControlVerb::Resolve(stuck) => stuck.clone().decide(Verdict::Resolve),
         _ => return Ok(()),
     }
     .map_err(|message| ControlError::Invalid(message.to_owned()))?;
-    if settle.verdict == Verdict::Retry {
+    if decision.verdict == Verdict::Retry {
         return Ok(());
     }
     let reader = node.shard(id).await?.reader;
@@ -239,13 +239,13 @@ pub(super) async fn check(node: &Node, id: &InstanceId, verb: &ControlVerb) -> R
     let Some(definition) = in_force.sagas.by_hash(&record.definition) else {
         return Ok(());
     };
-    if settle.found.is_none() {
+    if decision.found.is_none() {
         return without_finding(&InstanceView::new(id, &record, Some(definition)));
     }
-    match check_answer(definition, &record, &settle, &node.manifest.limits) {
+    match check_answer(definition, &record, &decision, &node.manifest.limits) {
         Ok(()) => Ok(()),
         Err(Unfit::NotStuck) => {
-            let step = settle.step.unwrap_or_default();
+            let step = decision.step.unwrap_or_default();
             let message = format!("step {step} of instance {} is not stuck", id.key);
             Err(ControlError::Conflict(message))
         }

@@ -7,7 +7,7 @@
 //! id      same     the id
 //! id      other    refused
 //! id      none     the id, and the record is written again
-//! fresh   id       the id; what that means for its shards is settled by their owners (`src/app/ownership/`)
+//! fresh   id       the id; what that means for its shards is decided by their owners (`src/app/ownership/`)
 //! fresh   none     another id is drawn; where the runner's own streams hold something, or have held something and have consumers
 //!                  of this group, only if the loss is adopted
 //! ```

@@ -79,7 +79,7 @@ pub(super) async fn verify(
 }
 
 /// Consumers of the group that nothing here takes from: those of another grouping, or of effects that are gone.
-async fn left_behind(
+async fn unused(
     broker: &dyn Broker,
     manifest: &Manifest,
     consumers: &[Consumer],
@@ -92,11 +92,11 @@ async fn left_behind(
 }
 
 /// Tells the consumers that were left behind. Only a process that runs sagas knows all effects of its cluster.
-async fn tell_left_behind(broker: &dyn Broker, manifest: &Manifest, consumers: &[Consumer]) {
+async fn tell_unused(broker: &dyn Broker, manifest: &Manifest, consumers: &[Consumer]) {
     if !manifest.mode.runs_sagas() {
         return;
     }
-    match left_behind(broker, manifest, consumers).await {
+    match unused(broker, manifest, consumers).await {
         Ok(names) => {
             for name in names {
                 tracing::warn!(
@@ -164,7 +164,7 @@ pub(super) async fn watch(
     loop {
         let in_force = catalog.now();
         if told != in_force.consumers {
-            tell_left_behind(&*broker, &manifest, &in_force.consumers).await;
+            tell_unused(&*broker, &manifest, &in_force.consumers).await;
             told.clone_from(&in_force.consumers);
         }
         let mut looks = BTreeMap::new();
@@ -192,7 +192,7 @@ pub(super) fn infos(seen: &Seen, consumers: &[Consumer]) -> Vec<ConsumerInfo> {
         let state = look.and_then(|look| look.0);
         ConsumerInfo {
             name: consumer.name.clone(),
-            brings: consumer.brings.clone(),
+            delivers: consumer.delivers.clone(),
             bound: consumer.bound,
             external: consumer.external,
             exists: look.map(|look| look.0.is_some()),
@@ -229,7 +229,7 @@ pub(super) async fn check(running: &Running, seen: &Seen, consumers: &[Consumer]
 pub struct Line {
     pub name: String,
     /// What it brings; `None` where it was left behind.
-    pub brings: Option<String>,
+    pub delivers: Option<String>,
     pub filters: Vec<String>,
     pub bound: bool,
     pub external: bool,
@@ -252,7 +252,7 @@ pub fn report(manifest: &Manifest) -> Result<Vec<Line>, StartError> {
             let looked_at = !consumer.external || consumer.bound;
             lines.push(Line {
                 name: consumer.name.clone(),
-                brings: Some(consumer.brings.clone()),
+                delivers: Some(consumer.delivers.clone()),
                 filters: consumer.filters.clone(),
                 bound: consumer.bound,
                 external: consumer.external,
@@ -264,14 +264,11 @@ pub fn report(manifest: &Manifest) -> Result<Vec<Line>, StartError> {
                 },
             });
         }
-        for name in left_behind(&*broker, manifest, &consumers)
-            .await
-            .map_err(refused)?
-        {
+        for name in unused(&*broker, manifest, &consumers).await.map_err(refused)? {
             lines.push(Line {
                 state: state(&*broker, manifest, &name).await?,
                 name,
-                brings: None,
+                delivers: None,
                 filters: Vec::new(),
                 bound: false,
                 external: false,
@@ -300,9 +297,7 @@ pub fn delete(manifest: &Manifest, name: &str) -> Result<(), StartError> {
     let refused = |error: BrokerError| StartError::Broker(error.to_string());
     runtime()?.block_on(async {
         let broker = connect_broker(manifest, Arc::new(super::SystemClock::new())).await?;
-        let left = left_behind(&*broker, manifest, &consumers)
-            .await
-            .map_err(refused)?;
+        let left = unused(&*broker, manifest, &consumers).await.map_err(refused)?;
         if !left.iter().any(|other| other == name) {
             return Err(StartError::Consumer(format!(
                 "{name} is not an orphaned consumer; orphaned: {}",

@@ -264,7 +264,7 @@ impl Summary {
             WorkKind::Command { .. } => &mut saga.commands,
             WorkKind::Fact { .. } => &mut saga.facts,
             WorkKind::Saga { message, .. } if message.starts() => &mut saga.starts,
-            WorkKind::Saga { .. } | WorkKind::Result { .. } | WorkKind::Recall { .. } => &mut saga.messages,
+            WorkKind::Saga { .. } | WorkKind::Result { .. } | WorkKind::Cancel { .. } => &mut saga.messages,
         };
         *count += 1;
     }
@@ -320,7 +320,7 @@ fn view(held: Option<HeldRow>, row: WorkRef, item: &WorkItem) -> PendingRow {
         WorkKind::Fact { fact_type, .. } => ("fact", fact_type.clone()),
         WorkKind::Saga { saga, message, .. } if message.starts() => ("start", saga.to_string()),
         WorkKind::Saga { saga, .. } => ("message", saga.to_string()),
-        WorkKind::Result { effect, .. } | WorkKind::Recall { effect, .. } => ("message", effect.to_string()),
+        WorkKind::Result { effect, .. } | WorkKind::Cancel { effect, .. } => ("message", effect.to_string()),
     };
     PendingRow {
         id: item.command_id,

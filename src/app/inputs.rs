@@ -15,7 +15,7 @@ use crate::kernel::definition::model::Action;
 use crate::kernel::definition::{Definition, EffectDefinition};
 use crate::kernel::envelope::APPLIED_HEADER;
 use crate::kernel::ids::{CommandId, EffectName, InstanceId};
-use crate::kernel::input::{Found, InputBody, Settle, SourceStream};
+use crate::kernel::input::{Found, InputBody, SourceStream, StuckDecision};
 use crate::kernel::outcome::EFFECT_UNSENDABLE;
 use crate::kernel::patch::Note;
 use crate::kernel::recorded::{LetterDecision, Recorded, RecordedBody, RecordedOutcome};
@@ -133,7 +133,7 @@ fn redacted(
             outcome: RecordedOutcome::Ok(result),
             ..
         } => hide(name, result),
-        RecordedBody::Settle(Settle {
+        RecordedBody::DecideStuck(StuckDecision {
             step: Some(step),
             found: Some(Found::Done { result }),
             ..
@@ -310,7 +310,7 @@ mod tests {
         };
         assert!(is_timeout(told(TIMEOUT_CLASS)));
         assert!(told(EFFECT_UNSENDABLE).is_some());
-        // The card may be charged: what came back was no result.
+        // The card may be charged: what came back was not a result.
         for class in [
             "result.schema",
             "result.expression",

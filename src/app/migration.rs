@@ -104,7 +104,7 @@ pub(super) async fn run(
         sender.send_modify(|report| report.finished = true);
         tracing::info!(number, report = ?sender.borrow().counts(), "migration ended");
     }));
-    Ok(settled(receiver).await)
+    Ok(finished(receiver).await)
 }
 
 /// The report of a migration that was begun, at its end or after two seconds.
@@ -114,10 +114,10 @@ pub(super) async fn report(node: &Node, id: &str) -> Result<MigrationReport, Con
         let message = format!("no migration {id:?}: it is long ago, or the process has started again since");
         return Err(ControlError::NotFound(message));
     };
-    Ok(settled(receiver).await)
+    Ok(finished(receiver).await)
 }
 
-async fn settled(mut receiver: watch::Receiver<MigrationReport>) -> MigrationReport {
+async fn finished(mut receiver: watch::Receiver<MigrationReport>) -> MigrationReport {
     // Whether it ended in time or its sender is gone, the report tells how far it came.
     let ended = receiver.wait_for(|report| report.finished);
     drop(tokio::time::timeout(PATIENCE, ended).await);
@@ -385,7 +385,7 @@ fn started(item: &WorkItem) -> String {
         WorkKind::Command { command_type, .. } => format!("command {command_type}"),
         WorkKind::Fact { fact_type, .. } => format!("fact {fact_type}"),
         WorkKind::Saga { saga, .. } => format!("saga {saga}"),
-        WorkKind::Result { effect, .. } | WorkKind::Recall { effect, .. } => {
+        WorkKind::Result { effect, .. } | WorkKind::Cancel { effect, .. } => {
             format!("message about {effect}")
         }
     };

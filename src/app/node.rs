@@ -356,7 +356,7 @@ impl Node {
         let id = folder.as_ref().map(|folder| folder.id);
         let adoption = self.adoption.get_or_init(Adoption::default);
         let identify = || cluster::identify(broker, &self.manifest, &*self.randomness, id, streams, adoption);
-        let mut cluster = self.until_settled(identify).await?;
+        let mut cluster = self.until_answered(identify).await?;
         cluster
             .existed
             .extend(folder.into_iter().flat_map(|folder| folder.existed));
@@ -386,19 +386,19 @@ impl Node {
         };
         let claimed = claiming.claim(shards).await?;
         shards::note(&self.manifest, cluster.id, shards)?;
-        self.until_settled(|| cluster::note_shards(broker, &self.manifest, shards))
+        self.until_answered(|| cluster::note_shards(broker, &self.manifest, shards))
             .await?;
         Ok(claimed)
     }
 
     /// Asks the broker again as long as it is away.
-    async fn until_settled<T, F>(&self, ask: impl Fn() -> F) -> Result<T, StartError>
+    async fn until_answered<T, F>(&self, ask: impl Fn() -> F) -> Result<T, StartError>
     where
         F: Future<Output = Result<T, Trouble>>,
     {
         loop {
             match ask().await {
-                Ok(settled) => return Ok(settled),
+                Ok(answer) => return Ok(answer),
                 Err(Trouble::Unavailable(message)) => {
                     tracing::warn!(message, "waiting for the broker");
                     self.set_waiting_for(format!("broker: {message}"));

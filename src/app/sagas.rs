@@ -372,7 +372,7 @@ impl Sagas {
         tokio::join!(readers, before);
         let seats: Vec<Seat> = seats.into_values().collect();
         if has_calls {
-            settle_calls(&seats).await;
+            finish_calls(&seats).await;
         }
         let (shards, relays): (Vec<_>, Vec<_>) =
             seats.into_iter().map(|seat| (seat.shard, seat.relay)).unzip();
@@ -390,11 +390,11 @@ impl Seat {
     pub async fn drain(self, timeout: Duration) -> bool {
         let Self { shard, relay } = self;
         let index = shard.index;
-        let settled = async {
+        let finished = async {
             relay.until(Rest::NoCalls).await;
             shard.commit().await;
         };
-        stopped(&format!("the calls of shard {index}"), timeout, settled).await;
+        stopped(&format!("the calls of shard {index}"), timeout, finished).await;
         // What the broker does not take now stays in the outbox.
         let _emptied = tokio::time::timeout(RELAY_DRAIN, relay.until(Rest::Nothing)).await;
         let has_stopped = stopped(&format!("shard {index}"), timeout, shard.stop()).await;
@@ -416,13 +416,13 @@ async fn stopped<T>(what: &str, timeout: Duration, stop: impl Future<Output = T>
 
 /// Brings the outcomes of the calls that were made here into the shards, and their results to the broker, for at most
 /// [`RELAY_DRAIN`].
-async fn settle_calls(seats: &[Seat]) {
-    let settled = async {
+async fn finish_calls(seats: &[Seat]) {
+    let finished = async {
         join_all(seats.iter().map(|seat| seat.relay.until(Rest::NoCalls))).await;
         join_all(seats.iter().map(|seat| seat.shard.commit())).await;
         join_all(seats.iter().map(|seat| seat.relay.until(Rest::Nothing))).await;
     };
-    if tokio::time::timeout(RELAY_DRAIN, settled).await.is_ok() {
+    if tokio::time::timeout(RELAY_DRAIN, finished).await.is_ok() {
         tracing::info!("the outcomes of all calls are stored and published");
     } else {
         tracing::info!("not all results were published; the rest is published after the next start");

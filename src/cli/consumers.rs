@@ -68,7 +68,7 @@ fn list(arguments: ListArguments) -> Result<(), Failure> {
 }
 
 fn tell(line: &Line) -> Result<(), Failure> {
-    let mut said = vec![match &line.brings {
+    let mut said = vec![match &line.delivers {
         Some(brings) => format!("delivers {brings}"),
         None => "orphaned".to_owned(),
     }];
@@ -95,8 +95,8 @@ fn tell(line: &Line) -> Result<(), Failure> {
 fn as_json(line: &Line) -> serde_json::Value {
     json!({
         "name": line.name,
-        "brings": line.brings,
-        "left_behind": line.brings.is_none(),
+        "delivers": line.delivers,
+        "unused": line.delivers.is_none(),
         "filters": line.filters,
         "bound": line.bound,
         "external": line.external,

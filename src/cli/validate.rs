@@ -72,8 +72,8 @@ fn watch(arguments: &ValidateArguments) -> Result<(), Failure> {
                 .map_err(ToString::to_string),
         );
         // What is being written is looked at when it has been.
-        let is_settled = now == before || before.is_none();
-        if is_settled && now != checked {
+        let is_unchanged = now == before || before.is_none();
+        if is_unchanged && now != checked {
             if checked.is_some() {
                 out::note("");
             }

@@ -24,7 +24,7 @@ pub struct Environment {
     tls: BTreeMap<String, UpstreamTls>,
     /// Makes `command.token`.
     tokens: Option<TokenKey>,
-    /// Absent where the broker is no server that others use.
+    /// Absent where the broker is not a server that others use.
     messenger: Option<Arc<dyn Messenger>>,
     resolver: Arc<dyn Resolve>,
 }

@@ -9,7 +9,7 @@ use crate::kernel::definition::effect::Classify;
 use crate::kernel::expr::{Budget, EvalError, Root, Scope, Template};
 use crate::kernel::json::Json;
 
-/// What a rule calls an answer that is no failure.
+/// What a rule calls an answer that is not a failure.
 const SUCCEEDED: &str = "succeeded";
 
 /// Renders the parts of one call within one budget of expression steps.

@@ -317,7 +317,9 @@ fn row(stream: &Stream, config: &Config) -> StreamRow {
 fn check_name(what: &str, name: &str) -> Result<(), BrokerError> {
     let bad = |c: char| c.is_control() || c.is_whitespace() || matches!(c, '.' | '*' | '>' | '/' | '\\');
     if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(bad) {
-        return Err(BrokerError::Refused(format!("{name:?} is no name for a {what}")));
+        return Err(BrokerError::Refused(format!(
+            "{name:?} is not a name for a {what}"
+        )));
     }
     Ok(())
 }

@@ -121,7 +121,7 @@ struct InprocReceipt {
 #[async_trait]
 impl Receipt for InprocReceipt {
     async fn ack(&self) -> Result<(), BrokerError> {
-        self.shared.settle(self.sequence)
+        self.shared.acknowledge(self.sequence)
     }
 
     async fn nak(&self, delay: Duration) -> Result<(), BrokerError> {
@@ -133,6 +133,6 @@ impl Receipt for InprocReceipt {
     }
 
     async fn term(&self) -> Result<(), BrokerError> {
-        self.shared.settle(self.sequence)
+        self.shared.acknowledge(self.sequence)
     }
 }

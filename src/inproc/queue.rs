@@ -263,7 +263,7 @@ impl QueueShared {
     }
 
     /// The message is answered for, by whichever delivery of it.
-    pub fn settle(&self, sequence: u64) -> Result<(), BrokerError> {
+    pub fn acknowledge(&self, sequence: u64) -> Result<(), BrokerError> {
         let mut state = self.answerable()?;
         let was_full = state.held.len() >= state.held_max;
         let Some(held) = state.held.remove(&sequence) else {

@@ -147,7 +147,7 @@ async fn a_disk_that_is_full_of_what_may_be_forgotten_heals_by_itself() {
     assert!(matches!(shard.handle.status.state(), ShardState::Full(_)));
     world.clock.advance_wall(DAY * 8);
     shard.until(|state| *state == ShardState::Running).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.position(EVENTS), sequence);
     assert!(shard.ended(&list("l1")).is_none(), "it is forgotten");
     shard.stop().await;
@@ -204,7 +204,7 @@ async fn a_read_that_fails_for_a_moment_does_not_halt_the_shard() {
     let (world, _dir) = on_disk(1 << 30);
     let shard = world.start();
     shard.deliver(EVENTS, 1, vec![opened("a", 1)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     // All that may read at the same time do.
     let (release, refused) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let readers: Vec<_> = (0..400)

@@ -18,8 +18,8 @@ use crate::kernel::record::{Phase, Record, Summary};
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
 use crate::storage::read::{Bound, Found, ListCursor};
 use crate::storage::rows::{
-    ActiveDefinitions, ActiveSaga, AliasRow, ArchivedRow, DeadLetter, EndedRow, HistoryOutcome, HistoryRow,
-    InboxRow, ParkedRow, PositionRow, Released, Stamp, StreamIdentity, Suspect, TimerTarget, Tombstone,
+    ActiveDefinitions, ActiveSaga, AliasRow, ArchivedRow, BlockedRow, DeadLetter, EndedRow, HistoryOutcome,
+    HistoryRow, InboxRow, PositionRow, Released, Stamp, StreamIdentity, Suspect, TimerTarget, Tombstone,
     UseChanges, Uses, WaitReason, Waiting, decode, encode, encode_waiting,
 };
 use crate::storage::write::Counters;
@@ -193,11 +193,11 @@ fn stored_rows_are_frozen() {
     };
     frozen(&timer, "010461636d65056f72646572036f2d3106756e70616964");
     let waiting = InboxRow {
-        reason: WaitReason::Parked,
+        reason: WaitReason::Blocked,
         input: input(),
     };
     frozen(&waiting, INBOX);
-    assert_eq!(encode_waiting(WaitReason::Parked, &input()), encode(&waiting));
+    assert_eq!(encode_waiting(WaitReason::Blocked, &input()), encode(&waiting));
     let alias = AliasRow {
         owners: vec![Owner {
             key: Key::parse("o-1").expect("legal"),
@@ -212,7 +212,7 @@ fn stored_rows_are_frozen() {
         }],
     };
     frozen(&alias, "0101036f2d31ac0201036f2d32010a");
-    frozen(&ParkedRow { dead_letter: 300 }, "01ac02");
+    frozen(&BlockedRow { dead_letter: 300 }, "01ac02");
     frozen(&dead_letter("acme"), DEAD_LETTER);
     let tombstone = Tombstone {
         generation: 2,
@@ -294,7 +294,7 @@ fn a_batch_appears_as_a_whole_or_not_at_all() {
         batch.put_work(row, &work_item())?;
         batch.put_timer(&id, &timer)?;
         batch.put_history(1, &history_row(None))?;
-        batch.put_inbox(&id, 1, encode_waiting(WaitReason::Parked, &input()))?;
+        batch.put_inbox(&id, 1, encode_waiting(WaitReason::Blocked, &input()))?;
         batch.put_dead_letter(1, &dead_letter("acme"))?;
         batch.put_counters(&Counters {
             log_sequence: 1,
@@ -349,10 +349,10 @@ fn what_waits_is_counted_as_it_is_stored() {
     let store = store(dir.path());
     let (first, second) = (id("acme", "order", "o-1"), id("acme", "order", "o-10"));
     let row = |reason| encode_waiting(reason, &input());
-    let bytes = row(WaitReason::Parked).len();
+    let bytes = row(WaitReason::Blocked).len();
     write(&store, |batch| {
-        batch.put_parked(&first, Some(8))?;
-        batch.put_inbox(&first, 9, row(WaitReason::Parked))?;
+        batch.put_blocked(&first, Some(8))?;
+        batch.put_inbox(&first, 9, row(WaitReason::Blocked))?;
         batch.put_inbox(&first, 3, row(WaitReason::Deferred))?;
         batch.put_inbox(&second, 4, row(WaitReason::Deferred))
     });
@@ -363,7 +363,7 @@ fn what_waits_is_counted_as_it_is_stored() {
             unversioned: 0,
             early: 0,
             behind: Some(8),
-            parked: 1,
+            blocked: 1,
             deferred: 1,
             bytes: 2 * bytes,
             ..Waiting::default()
@@ -379,7 +379,7 @@ fn what_waits_is_counted_as_it_is_stored() {
         "oldest first, without the mark"
     );
     write(&store, |batch| {
-        batch.put_parked(&first, None)?;
+        batch.put_blocked(&first, None)?;
         batch.delete_inbox(&first, 3)?;
         batch.delete_inbox(&first, 9)
     });
@@ -553,7 +553,7 @@ fn the_oldest_dead_letters_are_forgotten_but_none_for_which_an_instance_waits() 
             };
             batch.put_dead_letter(number, &letter)?;
         }
-        batch.put_parked(&input().instance, Some(2))
+        batch.put_blocked(&input().instance, Some(2))
     });
     let left = || -> Vec<u64> {
         let (letters, _) = store.reader().dead_letters(&acme, None, 99).expect("reads");

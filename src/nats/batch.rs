@@ -75,19 +75,19 @@ impl Batches {
 
     fn queue(&self, stream: &str) -> mpsc::Sender<Entry> {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        // A desk that ended by a panic has left what it had without a verdict, which is looked up; another one goes on.
+        // A publisher that ended by a panic has left what it had without a verdict, which is looked up; another one goes on.
         if let Some(queue) = queues.get(stream).filter(|queue| !queue.is_closed()) {
             return queue.clone();
         }
         let (queue, waiting) = mpsc::channel(self.queue_max);
-        let desk = Desk {
+        let publisher = StreamPublisher {
             publisher: Arc::clone(&self.publisher),
             link: Arc::clone(&self.link),
             stream: stream.to_owned(),
             messages_max: self.messages_max,
             waiting,
         };
-        tokio::spawn(desk.run());
+        tokio::spawn(publisher.run());
         queues.insert(stream.to_owned(), queue.clone());
         queue
     }
@@ -106,7 +106,7 @@ enum Batched {
 }
 
 /// Stores what waits for one stream, one batch at a time: what comes meanwhile makes the next one.
-struct Desk {
+struct StreamPublisher {
     publisher: Arc<Publisher>,
     link: Arc<Link>,
     stream: String,
@@ -114,7 +114,7 @@ struct Desk {
     waiting: mpsc::Receiver<Entry>,
 }
 
-impl Desk {
+impl StreamPublisher {
     /// Ends when nobody can publish any more.
     async fn run(mut self) {
         let mut takes_batches = true;
@@ -128,7 +128,7 @@ impl Desk {
                 Batched::Stored(first) => {
                     for (entry, sequence) in entries.into_iter().zip(first..) {
                         let duplicate = false;
-                        settle(entry.asker, Ok(PublishAck { sequence, duplicate }));
+                        answer(entry.asker, Ok(PublishAck { sequence, duplicate }));
                     }
                 }
                 Batched::Refused(why) => {
@@ -142,7 +142,7 @@ impl Desk {
                 }
                 Batched::Unknown(why) => {
                     for entry in entries {
-                        settle(entry.asker, Err(PublishError::Unknown(why.clone())));
+                        answer(entry.asker, Err(PublishError::Unknown(why.clone())));
                     }
                 }
             }
@@ -165,7 +165,7 @@ impl Desk {
     /// Stores each by itself, in their order, all under way at the same time.
     async fn each(&self, entries: Vec<Entry>) {
         join_all(entries.into_iter().map(|Entry { message, asker }| async {
-            settle(asker, self.publisher.publish(&self.link, message).await);
+            answer(asker, self.publisher.publish(&self.link, message).await);
         }))
         .await;
     }
@@ -241,7 +241,7 @@ fn judge(failure: &Failure) -> Batched {
     }
 }
 
-fn settle(asker: oneshot::Sender<Verdict>, verdict: Verdict) {
+fn answer(asker: oneshot::Sender<Verdict>, verdict: Verdict) {
     // Without an asker nobody relies on it: whoever published the message finds out as after a lost answer.
     let _ = asker.send(verdict);
 }

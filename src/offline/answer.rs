@@ -13,7 +13,7 @@ use crate::kernel::input::UnknownClass;
 #[derive(Debug, Clone, PartialEq)]
 pub enum Answer {
     Ok(Value),
-    /// It happened, and what came back is no result.
+    /// It happened, and what came back is not a result.
     Unusable {
         result: Value,
         class: String,

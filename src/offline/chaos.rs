@@ -17,7 +17,7 @@ use super::world::time::Hold;
 use super::world::{Given, Manner, World};
 use crate::kernel::definition::model::Action;
 use crate::kernel::ids::CommandId;
-use crate::kernel::input::{CancelMode, Control, Found, Settle, Verdict, WorkOutcome};
+use crate::kernel::input::{CancelMode, Control, Found, StuckDecision, Verdict, WorkOutcome};
 use crate::kernel::json::Json;
 use crate::kernel::ledger::LedgerStatus;
 use crate::kernel::limits::Limits;
@@ -270,7 +270,7 @@ fn attempt(suite: &Suite, case: &Case, players: &Cast, plan: &Plan) -> Option<En
                     }
                 }
             }
-            Doing::Retry | Doing::Settle(..) => {}
+            Doing::Retry | Doing::DecideStuck(..) => {}
             // Everything is answered, at the latest in the end.
             Doing::Advance(ms) => {
                 let given = ending.world.advance(*ms, &Hold::All);
@@ -390,7 +390,7 @@ impl Ending {
     /// An operator says that nothing has happened.
     fn decide(&mut self) {
         let control = if self.world.record.as_ref().is_some_and(has_stuck_steps) {
-            Control::Settle(Settle {
+            Control::DecideStuck(StuckDecision {
                 verdict: Verdict::Resolve,
                 step: None,
                 item: None,

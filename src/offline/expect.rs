@@ -112,7 +112,7 @@ impl Reader<'_, '_> {
                 && let Some(text) = tree.text()
                 && !words.contains(&text)
             {
-                let message = format!("\"{}\" is no {what}", text.escape_debug());
+                let message = format!("\"{}\" is not a valid {what}", text.escape_debug());
                 self.findings
                     .error(codes::WRONG_VALUE, tree.span.clone(), message)
                     .help(Some(format!("it is one of {}", words.join(", "))));

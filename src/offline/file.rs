@@ -152,7 +152,7 @@ pub enum Action {
     /// The instance starts by the clock, for this planned time.
     Schedule(TimeMs),
     /// An operator decides about what is stuck: of a step, or all; or has found out what became of a step.
-    Settle(Verdict, Option<String>, Option<Found>),
+    DecideStuck(Verdict, Option<String>, Option<Found>),
     /// An operator decides about the dead letter behind which the instance waits.
     DeadLetter(LetterDecision, Range<usize>),
     /// An alias refuses the instance, as if it had too many already.
@@ -371,13 +371,13 @@ impl Reader<'_, '_> {
                 };
                 Some(Action::Cancel(reason.text().unwrap_or_default().to_owned(), mode))
             }
-            "skip" => self.settle(entry, Verdict::Skip),
+            "skip" => self.decide_stuck(entry, Verdict::Skip),
             "resolve" => self.resolve(&fields, entry),
             "dead_letter" => self.dead_letter(entry),
             REFUSE_ALIAS => self.alias(entry).map(Action::RefuseAlias),
             ACCEPT_ALIAS => self.alias(entry).map(Action::AcceptAlias),
             _ => match self.tree(entry)?.text() {
-                Some(_) => self.settle(entry, Verdict::Retry),
+                Some(_) => self.decide_stuck(entry, Verdict::Retry),
                 None => Some(Action::Retry),
             },
         };
@@ -489,9 +489,13 @@ impl Reader<'_, '_> {
         alias
     }
 
-    fn settle(&mut self, entry: &Entry<'_>, verdict: Verdict) -> Option<Action> {
+    fn decide_stuck(&mut self, entry: &Entry<'_>, verdict: Verdict) -> Option<Action> {
         let step = self.text(entry, "all, or the name of a step")?;
-        Some(Action::Settle(verdict, (step != ALL_STUCK).then_some(step), None))
+        Some(Action::DecideStuck(
+            verdict,
+            (step != ALL_STUCK).then_some(step),
+            None,
+        ))
     }
 
     /// Something has been undone by other means, or an operator has found out what became of a step.
@@ -531,7 +535,7 @@ impl Reader<'_, '_> {
             self.findings
                 .error(codes::CONTRADICTION, said.key_span.clone(), message);
         }
-        Some(Action::Settle(Verdict::Resolve, step, found))
+        Some(Action::DecideStuck(Verdict::Resolve, step, found))
     }
 
     fn event(&mut self, fields: &Fields<'_, '_>, entry: &Entry<'_>) -> Option<EventSpec> {

@@ -246,10 +246,10 @@ fn stands_in_the_way(history: &History, at: usize) -> bool {
         RecordedBody::Timer { name } => name != DEADLINE,
         RecordedBody::Cancel { .. }
         | RecordedBody::Retry {}
-        | RecordedBody::Settle(_)
+        | RecordedBody::DecideStuck(_)
         | RecordedBody::Signal { .. }
         | RecordedBody::Start { .. }
-        | RecordedBody::Recall { .. }
+        | RecordedBody::CancelChild { .. }
         | RecordedBody::Callback { .. }
         | RecordedBody::Heartbeat { .. }
         | RecordedBody::AliasAnswered { .. }
@@ -259,7 +259,7 @@ fn stands_in_the_way(history: &History, at: usize) -> bool {
     next.is_none_or(|next| next.id == history[at].id && matches!(next.input, RecordedBody::DeadLetter(_)))
 }
 
-/// `None`: a decision about what is no dead letter here.
+/// `None`: a decision about what is not a dead letter here.
 fn give(world: &mut World, step: &Step<'_>) -> Option<Given> {
     match step {
         Step::Input(input) => {
@@ -308,8 +308,8 @@ fn describe(recorded: &Recorded) -> String {
         RecordedBody::Cancel { .. } => "cancel".to_owned(),
         RecordedBody::Retry {} => "retry".to_owned(),
         RecordedBody::Start { .. } => "start".to_owned(),
-        RecordedBody::Settle(settle) => settle.verdict.as_str().to_owned(),
-        RecordedBody::Recall { .. } => "recall".to_owned(),
+        RecordedBody::DecideStuck(decision) => decision.verdict.as_str().to_owned(),
+        RecordedBody::CancelChild { .. } => "cancel_child".to_owned(),
         RecordedBody::Signal { name, .. } => format!("signal {name}"),
         RecordedBody::Callback { work, .. } => format!("callback of {work}"),
         RecordedBody::Heartbeat { work } => format!("heartbeat of {work}"),
@@ -427,7 +427,7 @@ fn spoken(recorded: &Recorded, world: &World) -> (&'static str, Value, Map<Strin
             }
             ("cancel", Value::from(reason.as_str()), more)
         }
-        RecordedBody::Recall { .. } => ("cancel", Value::from("taken back"), more),
+        RecordedBody::CancelChild { .. } => ("cancel", Value::from("by its parent"), more),
         RecordedBody::Signal { name, data, by, .. } => {
             more.insert("data".to_owned(), data.clone());
             if !by.is_empty() {
@@ -435,16 +435,16 @@ fn spoken(recorded: &Recorded, world: &World) -> (&'static str, Value, Map<Strin
             }
             ("signal", Value::from(name.as_str()), more)
         }
-        RecordedBody::Settle(settle) => {
-            let step = settle.step.as_deref().unwrap_or(ALL_STUCK);
-            if let Some(found) = &settle.found {
+        RecordedBody::DecideStuck(decision) => {
+            let step = decision.step.as_deref().unwrap_or(ALL_STUCK);
+            if let Some(found) = &decision.found {
                 more.insert("as".to_owned(), Value::from(found.as_str()));
             }
-            if let Some(Found::Done { result }) = &settle.found {
+            if let Some(Found::Done { result }) = &decision.found {
                 let result = serde_json::from_str(result).unwrap_or(Value::Null);
                 more.insert("ok".to_owned(), result);
             }
-            (settle.verdict.as_str(), Value::from(step), more)
+            (decision.verdict.as_str(), Value::from(step), more)
         }
         RecordedBody::AliasAnswered { via, refused } => {
             let key = if *refused { REFUSE_ALIAS } else { ACCEPT_ALIAS };

@@ -19,7 +19,7 @@ use super::world::{Given, Manner, World};
 use crate::kernel::alias::Alias;
 use crate::kernel::definition::Definition;
 use crate::kernel::ids::{InstanceId, Key, TenantId, TimeMs};
-use crate::kernel::input::{CallbackOutcome, Control, DomainEvent, Settle, WorkOutcome};
+use crate::kernel::input::{CallbackOutcome, Control, DomainEvent, StuckDecision, WorkOutcome};
 use crate::kernel::json::Json;
 use crate::kernel::limits::Limits;
 use crate::kernel::schedule;
@@ -333,14 +333,16 @@ pub fn act(world: &mut World, suite: &Suite, step: &Step) -> Result<Given, Obsta
         Action::Schedule(planned) => {
             scheduled(world, step, *planned).map_err(|fault| Obstacle::Fault(Box::new(fault)))
         }
-        Action::Settle(verdict, step, found) => Ok(world.give_control(Control::Settle(Settle {
-            verdict: *verdict,
-            step: step.clone(),
-            item: None,
-            by: String::new(),
-            reason: String::new(),
-            found: found.clone(),
-        }))),
+        Action::DecideStuck(verdict, step, found) => {
+            Ok(world.give_control(Control::DecideStuck(StuckDecision {
+                verdict: *verdict,
+                step: step.clone(),
+                item: None,
+                by: String::new(),
+                reason: String::new(),
+                found: found.clone(),
+            })))
+        }
         Action::DeadLetter(decision, span) => world.decide(*decision).map_err(|message| {
             let fault = Fault::new(codes::UNPLAYABLE, span.clone(), message, None);
             Obstacle::Fault(Box::new(fault))
@@ -374,7 +376,7 @@ fn scheduled(world: &mut World, step: &Step, planned: TimeMs) -> Result<Given, F
         let next = schedule.next(planned);
         let help = next.map(|next| format!("the next planned time is {next}, {}", schedule.zone.shown(next)));
         return Err(fault(
-            &format!("{planned} is no planned time of the schedule"),
+            &format!("{planned} is not a planned time of the schedule"),
             help,
         ));
     }

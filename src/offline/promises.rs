@@ -34,17 +34,17 @@ pub fn broken(ending: &Ending) -> Option<String> {
     if let Some((other, _)) = world.others().find(|(id, _)| world.is_live(id)) {
         return Some(format!("{}/{} does not end", other.saga, other.key));
     }
-    let own = left_done(&world.instance, record, world);
+    let own = uncompensated(&world.instance, record, world);
     // What a completed child keeps is its parent's to undo.
     let mut others = world
         .others()
         .filter(|(_, record)| record.phase != Phase::Completed);
-    let own = own.or_else(|| others.find_map(|(id, record)| left_done(id, &record, world)));
+    let own = own.or_else(|| others.find_map(|(id, record)| uncompensated(id, &record, world)));
     own.or_else(|| not_undone(ending, record))
 }
 
 /// What an instance has neither kept nor undone at its end.
-fn left_done(id: &InstanceId, record: &Record, world: &World) -> Option<String> {
+fn uncompensated(id: &InstanceId, record: &Record, world: &World) -> Option<String> {
     let (_, left) = record.ledger.having(|status| !status.is_over()).next()?;
     let step = world.definition_of(id).steps.get(usize::from(left.step));
     Some(format!(

@@ -152,7 +152,7 @@ pub fn shown(world: &World, item: &WorkItem) -> Value {
             payload: body,
         } => json!({"fact": fact_type, "payload": payload(body)}),
         WorkKind::Result { effect, body } => json!({"result_of": effect.as_str(), "payload": payload(body)}),
-        WorkKind::Recall { effect, .. } => json!({"recall": effect.as_str()}),
+        WorkKind::Cancel { effect, .. } => json!({"cancel": effect.as_str()}),
         WorkKind::Saga {
             saga,
             key,
@@ -164,8 +164,8 @@ pub fn shown(world: &World, item: &WorkItem) -> Value {
         } => {
             let request = match message {
                 SagaMessage::Start { .. } => "start",
-                SagaMessage::Recall { undo: false, .. } => "cancel",
-                SagaMessage::Recall { undo: true, .. } => "undo",
+                SagaMessage::CancelChild { undo: false, .. } => "cancel",
+                SagaMessage::CancelChild { undo: true, .. } => "undo",
                 SagaMessage::Signal { .. } => "signal",
                 SagaMessage::Outcome { .. } => "outcome",
                 SagaMessage::RegisterAlias { .. } => "register_alias",

@@ -461,7 +461,7 @@ impl World {
             | WorkKind::Fact { .. }
             | WorkKind::Saga { .. }
             | WorkKind::Result { .. }
-            | WorkKind::Recall { .. } => None,
+            | WorkKind::Cancel { .. } => None,
         };
         let result = WorkResult {
             command_id: item.command_id,
@@ -655,7 +655,7 @@ impl World {
             }
             given.work.push(item);
         }
-        for row in &staged.settled {
+        for row in &staged.completed {
             self.outbox.remove(row);
         }
     }

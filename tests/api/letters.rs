@@ -200,7 +200,7 @@ steps:
 "#;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn to_discard_a_result_settles_its_step_as_an_unknown_outcome_and_its_instance_ends() {
+async fn to_discard_a_result_completes_its_step_as_an_unknown_outcome_and_its_instance_ends() {
     let extra = json!({"limits": {"inbox_inputs": 1}});
     let mut rig = Rig::new(None, "30m", Duration::ZERO, extra).await;
     let answer = json!({"receipt": "r-1", "card": "canary-of-the-card"});

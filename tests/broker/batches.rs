@@ -88,7 +88,7 @@ async fn what_waits_together_is_stored_together_and_each_has_its_sequence() {
         assert_eq!(
             found.headers,
             [],
-            "what marks a batch is no header of the message"
+            "what marks a batch is not a header of the message"
         );
     }
     let batches = batches(&server.url(), 300).await;

@@ -190,7 +190,7 @@ async fn a_silent_connection_breaks_a_waiting_reader() {
     within("connect", broker.connected()).await.unwrap();
     broker.ensure_stream(&spec()).await.unwrap();
     let mut reader = broker.reader(reader_spec("r", 1)).await.unwrap();
-    // Longer than two heartbeats: an idle stream is no silence.
+    // Longer than two heartbeats: an idle stream is not silence.
     let idle = tokio::time::timeout(Duration::from_millis(2_500), reader.next()).await;
     assert!(idle.is_err(), "{idle:?}");
     proxy.set(Fault::BlackHole);

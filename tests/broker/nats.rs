@@ -499,7 +499,7 @@ async fn a_queue_is_that_of_its_group() {
     broker.queue(bound).await.unwrap();
     assert_eq!(broker.queues("S").await.unwrap(), [known(Some("shop"))]);
 
-    // What tells of something else and ends with its reader is no queue.
+    // What tells of something else and ends with its reader is not a queue.
     let reader = broker.reader(reader_spec("reader", 1)).await.unwrap();
     assert_eq!(broker.queues("S").await.unwrap().len(), 1);
     drop(reader);

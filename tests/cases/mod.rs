@@ -89,7 +89,7 @@ async fn a_timer_that_fell_due_in_an_outage_does_not_overtake_the_event_that_can
 }
 
 /// The connection breaks with deliveries on their way, again and again. A reader that went on behind them would
-/// bury them for ever.
+/// dead-letter them for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cut_connection_loses_no_delivery() {
     let server = NatsServer::start();

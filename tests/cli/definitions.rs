@@ -80,7 +80,7 @@ fn shipped_definitions_have_no_warnings() {
 }
 
 #[test]
-fn warnings_are_denied_where_asked_and_never_bury_errors() {
+fn warnings_are_denied_where_asked_and_never_hide_errors() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let folder = dir.path().to_str().expect("UTF-8");
     let saga = |name: &str, steps: &str| {

@@ -159,7 +159,7 @@ fn get(address: &str, path: &str) -> String {
     let mut answer = String::new();
     if let Ok(mut stream) = std::net::TcpStream::connect(address) {
         let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
-        // What comes back decides; a connection that breaks is no answer.
+        // What comes back decides; a connection that breaks is not an answer.
         let _sent = stream.write_all(request.as_bytes());
         let _read = stream.read_to_string(&mut answer);
     }

@@ -36,7 +36,7 @@ fn streams_are_checked_without_a_change_and_applied_on_demand() {
 }
 
 #[test]
-fn a_consumer_that_was_left_behind_is_told_from_those_of_other_groups_and_removed() {
+fn a_consumer_that_is_not_used_is_told_from_those_of_other_groups_and_removed() {
     let server = NatsServer::start();
     let mut home = Home::new();
     home.manifest["broker"] = json!({"kind": "nats", "nats": {"urls": [server.url()]}});
@@ -73,7 +73,7 @@ fn a_consumer_that_was_left_behind_is_told_from_those_of_other_groups_and_remove
         let lines: Vec<Value> = serde_json::from_str(&shown).expect("an array");
         let short = |line: &Value| {
             let name = line["name"].as_str().expect("a name").to_owned();
-            (name, line["exists"] == true, line["left_behind"] == true)
+            (name, line["exists"] == true, line["unused"] == true)
         };
         lines.iter().map(short).collect::<Vec<_>>()
     };

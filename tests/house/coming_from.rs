@@ -125,7 +125,7 @@ fn every_example_loads_as_it_stands_below_the_usual_head() {
                 text: CHILD.into(),
             };
             let loaded = load(&[saga, child], &effects);
-            // An example is no whole file and has no schemas, which is worth a warning elsewhere.
+            // An example is not whole file and has no schemas, which is worth a warning elsewhere.
             let wrong = loaded.diagnostics.iter().filter(|found| found.code != UNTYPED);
             faults.extend(wrong.map(ToString::to_string));
         }

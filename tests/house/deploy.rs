@@ -303,7 +303,7 @@ fn dashboards_are_whole() {
                         .take_while(|c| c.is_alphanumeric() || *c == '_')
                         .collect();
                     let known = variables.contains(name.as_str()) || name == "__rate_interval";
-                    assert!(known, "{file}: {title}: ${name} is no variable");
+                    assert!(known, "{file}: {title}: ${name} is not a variable");
                 }
             }
         }
@@ -327,7 +327,7 @@ fn every_alert_leads_to_a_runbook_that_knows_it() {
         let anchor = url
             .strip_prefix("docs/runbooks.md#")
             .unwrap_or_else(|| panic!("{alert}: {url}"));
-        assert!(anchors.contains(anchor), "{alert}: {url} is no heading");
+        assert!(anchors.contains(anchor), "{alert}: {url} is not a heading");
         let section = sections.iter().find(|section| {
             let title = section.lines().next().unwrap_or_default();
             title.to_lowercase().replace(' ', "-") == anchor
@@ -405,11 +405,11 @@ fn command_mistake(line: &str) -> Option<String> {
         .copied()
         .filter(|word| is_verb(word) && !word.starts_with('-'))?;
     let Some((mut told, has_commands)) = help(&[first]) else {
-        return Some(format!("{first} is no command"));
+        return Some(format!("{first} is not a command"));
     };
     if let Some(second) = words.get(1).copied().filter(|_| has_commands) {
         let Some((of_second, _)) = help(&[first, second]) else {
-            return Some(format!("{first} {second} is no command"));
+            return Some(format!("{first} {second} is not a command"));
         };
         told = of_second;
     }

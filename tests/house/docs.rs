@@ -239,7 +239,7 @@ fn every_link_to_a_heading_leads_to_one() {
             let page = std::fs::read_to_string(&path).expect("a page");
             assert!(
                 anchors(&page).contains(anchor),
-                "{}: {target} is no heading",
+                "{}: {target} is not a heading",
                 file.display()
             );
             links += 1;

@@ -8,15 +8,15 @@ use std::fs;
 use std::path::Path;
 
 use saga_runner::kernel::envelope::{
-    AggregateCommand, AggregateEvent, CallbackMessage, CommandReply, ControlMessage, EffectCommand,
-    EffectProgress, EffectRecall, EffectResult, ForwardedEvent, WorkflowEvent,
+    AggregateCommand, AggregateEvent, CallbackMessage, CommandReply, ControlMessage, EffectCancellation,
+    EffectCommand, EffectProgress, EffectResult, ForwardedEvent, WorkflowEvent,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Example and schema, by file name.
 const EXAMPLES: [(&str, &str); 26] = [
-    ("effect-recall", "effect-recall"),
+    ("effect-cancellation", "effect-cancellation"),
     ("effect-progress", "effect-progress"),
     ("aggregate-event", "aggregate-event"),
     ("effect-command", "effect-command"),
@@ -35,7 +35,7 @@ const EXAMPLES: [(&str, &str); 26] = [
     ("control-signal", "control-message"),
     ("control-start", "control-message"),
     ("control-start-child", "control-message"),
-    ("control-recall", "control-message"),
+    ("control-cancel_child", "control-message"),
     ("control-heartbeat", "control-message"),
     ("control-outcome", "control-message"),
     ("control-register-alias", "control-message"),
@@ -68,7 +68,7 @@ fn through(schema: &str, text: &str) -> Result<Value, String> {
         "effect-command" => again::<EffectCommand<'_>>(text),
         "effect-result" => again::<EffectResult<'_>>(text),
         "effect-progress" => again::<EffectProgress>(text),
-        "effect-recall" => again::<EffectRecall>(text),
+        "effect-cancellation" => again::<EffectCancellation>(text),
         "aggregate-command" => again::<AggregateCommand<'_>>(text),
         "command-reply" => again::<CommandReply>(text),
         "workflow-event" => again::<WorkflowEvent<'_>>(text),

@@ -221,7 +221,7 @@ impl Recording {
 }
 
 /// `List.Divided` by zero in the way of two events that came later.
-fn parked() -> Recording {
+fn blocked() -> Recording {
     let mut recording = Recording::of(LIST);
     recording.event("bad", "List.Divided", json!({"by": 0}));
     recording.event("one", "List.Added", json!({"n": 1}));
@@ -232,7 +232,7 @@ fn parked() -> Recording {
 
 #[test]
 fn an_event_that_is_tried_in_vain_and_discarded_is_replayed_with_what_waited_behind_it() {
-    let mut recording = parked();
+    let mut recording = blocked();
     recording.decide(LetterDecision::Retry);
     recording.decide(LetterDecision::Discard);
     recording.event("three", "List.Added", json!({"n": 3}));
@@ -256,7 +256,7 @@ fn an_event_that_is_tried_in_vain_and_discarded_is_replayed_with_what_waited_beh
 
 #[test]
 fn a_version_that_mends_what_was_a_dead_letter_goes_another_way_there() {
-    let mut recording = parked();
+    let mut recording = blocked();
     recording.decide(LetterDecision::Discard);
     let mended = LIST.replace("[100 / event.data.by]", "[0]");
     let mended = Arc::new(compile_archived(&mended).unwrap());
@@ -266,7 +266,7 @@ fn a_version_that_mends_what_was_a_dead_letter_goes_another_way_there() {
 
 #[test]
 fn what_passes_a_dead_letter_is_replayed_in_its_place() {
-    let mut recording = parked();
+    let mut recording = blocked();
     let cancel = Control::cancel("enough".to_owned());
     let input = recording.input("cancel", InputBody::Control(cancel));
     recording.world.give(&input);
@@ -336,7 +336,7 @@ fn a_result_in_whose_place_nothing_could_be_applied_is_replayed_with_the_retry_t
 
 #[test]
 fn an_event_for_which_there_was_no_room_is_replayed_where_it_was_tried_again() {
-    let mut recording = parked();
+    let mut recording = blocked();
     let late = recording.of_event("late", "List.Added", &json!({"n": 9}));
     recording.world.give_dead(&late, "inbox.overflow", false);
     recording.note();

@@ -168,7 +168,7 @@ fn another_version_is_run_beside_it_and_told_by_its_first_other_work() {
         shown.contains("- work     \"cents\": 5") && shown.contains("+ work     \"cents\": 6"),
         "{shown}"
     );
-    // What changes nothing for this instance is no divergence, though every command has another id.
+    // What changes nothing for this instance is not a divergence, though every command has another id.
     project.write("sagas/trip.yaml", &SAGA.replace("after: 1h", "after: 2h"));
     let output = run(&["replay", &folder, "--history", &history, "--recorded", &old]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));

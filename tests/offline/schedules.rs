@@ -37,7 +37,7 @@ fn a_time_that_is_not_planned_is_a_finding_with_the_next_one() {
         "saga: trip\ncases:\n  - name: that time does not exist\n    steps:\n      - schedule: 2026-03-29T01:30:00Z\n",
     );
     assert_eq!(found.len(), 1, "{found:?}");
-    let wanted = "2026-03-29T01:30:00Z is no planned time of the schedule";
+    let wanted = "2026-03-29T01:30:00Z is not a planned time of the schedule";
     assert!(found[0].contains(wanted), "{found:?}");
     let project =
         Project::new("saga: trip\ncases:\n  - {name: no clock, steps: [{schedule: 2026-03-29T01:30:00Z}]}\n");

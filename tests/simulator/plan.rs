@@ -305,7 +305,7 @@ fn settings(rng: &mut Rng) -> Value {
             "yield_retry": *rng.pick(&["0ms", "100ms"]),
             "unacknowledged_max": *rng.pick(&[2, 4_096]),
             "answered_max": *rng.pick(&[1, 65_536]),
-            "recalled_max": *rng.pick(&[1, 65_536]),
+            "cancellations_max": *rng.pick(&[1, 65_536]),
             "recheck_after": *rng.pick(&["1s", "60s"]),
         },
     })

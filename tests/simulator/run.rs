@@ -455,7 +455,7 @@ impl Simulation {
 
     /// How the life ends where a start has, or where the second process has died.
     async fn look_at_processes(&mut self, main: &mut Runner, second: &mut Option<Runner>) -> Option<Ended> {
-        if let Some(ended) = self.bury_second(main, second) {
+        if let Some(ended) = self.end_second(main, second) {
             return Some(ended);
         }
         if let Some(started) = main.started().await

@@ -23,7 +23,7 @@ pub fn places(text: &str) -> BTreeSet<usize> {
     places
         .map(|part| {
             part.parse()
-                .unwrap_or_else(|_| panic!("KEEP: {part} is no place"))
+                .unwrap_or_else(|_| panic!("KEEP: {part} is not a place"))
         })
         .collect()
 }

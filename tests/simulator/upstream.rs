@@ -27,7 +27,7 @@ pub struct UpstreamFaults {
     pub silent: u64,
     /// It refuses for good.
     pub refused: u64,
-    /// It has done what was asked, and its answer is no result.
+    /// It has done what was asked, and its answer is not a result.
     pub malformed: u64,
     /// It has done what was asked, and answers when nobody listens any more.
     pub overdue: u64,

@@ -31,7 +31,7 @@ async fn another_command_is_refused(url: String) {
     let other = send(&*rig.broker, json!({"amount": 5, "to": "a"}), Some("k")).await;
     let refused = rig.result(other).await;
     assert_eq!(class(&refused), ("Failed", "journal.conflict"), "{refused}");
-    // What an earlier attempt did is not settled by it, so the key stays.
+    // What an earlier attempt did is not cleared by it, so the key stays.
     assert_ne!(refused["payload"]["refused"], true, "{refused}");
     let message = refused["payload"]["message"].as_str().unwrap();
     assert!(message.contains("saga_runner_effects"), "{message}");

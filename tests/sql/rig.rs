@@ -65,7 +65,7 @@ pub async fn ensure_streams(broker: &dyn Broker) {
     for (name, kinds) in [
         (
             &streams.commands,
-            ["effect", "effect_progress", "effect_recall", "workflow"].as_slice(),
+            ["effect", "effect_progress", "effect_cancel", "workflow"].as_slice(),
         ),
         (&streams.events, ["effect_result", "workflow_event"].as_slice()),
     ] {

@@ -27,7 +27,7 @@ pub struct Faulty {
     inner: Arc<dyn Broker>,
     hook: Hook,
     /// Nobody can read which commands were taken back.
-    pub hides_recalls: AtomicBool,
+    pub hides_cancellations: AtomicBool,
     /// Claims on deliveries do not reach it.
     pub loses_claims: Arc<AtomicBool>,
     /// Deliveries that were not the first of their message.
@@ -43,7 +43,7 @@ impl Faulty {
         Arc::new(Self {
             inner,
             hook: Box::new(hook),
-            hides_recalls: AtomicBool::new(false),
+            hides_cancellations: AtomicBool::new(false),
             loses_claims: Arc::default(),
             delivered_again: Arc::default(),
             published: Mutex::default(),
@@ -51,7 +51,7 @@ impl Faulty {
     }
 
     fn tells(&self, subject: &str) -> Result<(), BrokerError> {
-        if self.hides_recalls.load(Ordering::Relaxed) && subject.contains("effect_recall") {
+        if self.hides_cancellations.load(Ordering::Relaxed) && subject.contains("effect_cancel") {
             return Err(BrokerError::Unavailable("planted".to_owned()));
         }
         Ok(())

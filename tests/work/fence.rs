@@ -288,7 +288,7 @@ async fn what_was_answered_behind_an_adopted_state_is_not_sent_again() {
         let stored = rig.broker.last_by_subject(&rig.streams.commands, &subject).await;
         stored.unwrap().map(|stored| {
             let body: serde_json::Value = serde_json::from_slice(&stored.payload).unwrap();
-            body["progress"]["unsettled"] == true
+            body["progress"]["outcome_unknown"] == true
         })
     };
     assert_eq!(sent(0).await, None, "its result stands");

@@ -1,5 +1,5 @@
 //! Commands for aggregates: whoever is slow, hostile or many costs nobody else anything, and a command that was never
-//! submitted is no riddle.
+//! submitted is explained.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

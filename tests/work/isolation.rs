@@ -355,7 +355,7 @@ async fn a_place_that_comes_free_goes_to_the_tenant_that_has_none() {
     flood.send(300).await;
     let places = PLACES as usize;
     upstream.until_calls("flood", 60 + places).await;
-    let in_hand = async |tenant: &str, count: u64| {
+    let held = async |tenant: &str, count: u64| {
         let durable = format!("effect-test-charge@{tenant}");
         until(async || {
             let state = rig.broker.queue_state(&rig.streams.commands, &durable).await;
@@ -363,10 +363,10 @@ async fn a_place_that_comes_free_goes_to_the_tenant_that_has_none() {
         })
         .await;
     };
-    in_hand("flood", 2 * places as u64).await;
+    held("flood", 2 * places as u64).await;
     let mut healthy = Outbox::of(&rig, "healthy");
     let command = healthy.send(1).await;
-    in_hand("healthy", 1).await;
+    held("healthy", 1).await;
     let mut ended = 0;
     while upstream.calls("healthy") == 0 {
         ended += 1;

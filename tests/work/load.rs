@@ -290,7 +290,7 @@ async fn every_command_has_one_result_whatever_upstream_and_worker_go_through() 
         .count();
     assert!(
         twice <= KILLS * CONCURRENCY,
-        "{twice} commands were executed again, more than were in hand when the worker was killed"
+        "{twice} commands were executed again, more than were in progress when the worker was killed"
     );
     println!("{kills} kills, {twice} executed again, {took:?}");
 }

@@ -116,7 +116,7 @@ async fn carried_out(rig: Rig) {
     // The shard has applied it: the row is gone, and the result is one of its own.
     let publish = publish.expect("a message");
     assert!(matches!(publish.kind, WorkKind::Result { .. }));
-    shard.settle(vec![at(1, 0)]).await;
+    shard.complete(vec![at(1, 0)]).await;
     shard.release(vec![(at(2, 0), *publish)]).await;
     shard.until(|shard| shard.delivered == [at(2, 0)]).await;
     let subject = result_subject(&item);
@@ -205,9 +205,9 @@ async fn work_of_earlier_lives_goes_to_the_queue_and_tells_whether_it_may_have_b
     first.maybe_called = 7;
     let mut shard = started(&rig, options).await;
     let command = queued(&rig, &old).await;
-    assert_eq!(command["progress"]["unsettled"], true, "{command}");
+    assert_eq!(command["progress"]["outcome_unknown"], true, "{command}");
     let command = queued(&rig, &later).await;
-    assert_ne!(command["progress"]["unsettled"], true, "{command}");
+    assert_ne!(command["progress"]["outcome_unknown"], true, "{command}");
     assert_eq!(rig.result(&old).await["result_type"], "Succeeded");
     assert_eq!(rig.result(&later).await["result_type"], "Succeeded");
 
@@ -286,7 +286,7 @@ async fn where_no_call_is_made_twice_the_shard_commits_before_it_that_it_begins(
     assert_eq!(shard.begun, [at(1, 0)]);
     assert_eq!(shard.not_called, [], "its outcome deletes the row");
 
-    // A row that was settled meanwhile needs no call.
+    // A row that was completed meanwhile needs no call.
     let gone = effect(&rig, "o-2", 2);
     shard.release(vec![(at(2, 0), gone)]).await;
     shard.outbox.remove(&at(2, 0));
@@ -372,7 +372,7 @@ async fn a_drain_waits_for_the_calls_that_are_made_here() {
     );
     worker.drain(Duration::from_secs(20)).await;
     shard.come_to_rest(Rest::NoCalls).await;
-    assert_eq!(shard.relayed.called(), called, "until it is settled");
+    assert_eq!(shard.relayed.called(), called, "until it is completed");
     let (outcome, _) = one_verdict(&mut shard).await;
     assert!(matches!(outcome, WorkOutcome::Succeeded { .. }), "{outcome:?}");
 }
@@ -393,7 +393,7 @@ async fn a_call_that_is_made_here_and_outlasts_the_drain_is_cut_off_and_its_comm
     worker.drain(Duration::from_millis(50)).await;
     shard.come_to_rest(Rest::Nothing).await;
     let command = queued(&rig, &item).await;
-    assert_eq!(command["progress"]["unsettled"], true, "{command}");
+    assert_eq!(command["progress"]["outcome_unknown"], true, "{command}");
     // What is known of it is told with its command.
     until(async || shard.relayed.called().is_empty().then_some(())).await;
 }

@@ -6,6 +6,7 @@
     reason = "a test fails where it unwraps, and runs in real time"
 )]
 
+mod cancellations;
 mod conversation;
 mod discipline;
 mod facts;
@@ -20,7 +21,6 @@ mod local;
 mod nats;
 mod pushed;
 mod questions;
-mod recalls;
 mod relay;
 mod retention;
 mod rig;

@@ -79,7 +79,7 @@ impl Swallowing {
     }
 }
 
-/// A worker whose commands come to nobody else while it has them in hand.
+/// A worker whose commands come to nobody else while it has them in progress.
 fn steady(rig: &Rig, effect: EffectDefinition, upstream: &str) -> Worker {
     let mut spec = rig.spec("test", vec![effect], upstream, Arc::clone(&rig.metrics));
     spec.settings.ack_wait = Millis(60_000);
@@ -172,14 +172,14 @@ async fn died(rig: Rig) {
 async fn a_call_is_not_made_beside_an_intent_that_the_broker_has_forgotten_to_count() {
     let rig = Rig::new().await;
     let items = [effect(&rig, "o-1", 1), effect(&rig, "o-2", 2)];
-    for (item, unsettled) in items.iter().zip([true, false]) {
+    for (item, outcome_unknown) in items.iter().zip([true, false]) {
         let begun = Publication {
             stream: rig.streams.commands.clone(),
             subject: command_subject(item).replacen(".effect.", ".effect_progress.", 1),
             headers: Vec::new(),
             payload: json!({
                 "calls": 0,
-                "unsettled": unsettled,
+                "outcome_unknown": outcome_unknown,
                 "delivered": 1,
                 "not_before_ms": 0,
                 "worker": "gone",
@@ -207,16 +207,16 @@ async fn a_call_is_not_made_beside_an_intent_that_the_broker_has_forgotten_to_co
 }
 
 #[tokio::test]
-async fn a_command_that_was_only_in_hand_is_no_question() {
-    in_hand(Rig::new().await).await;
+async fn a_command_that_was_only_in_progress_is_no_question() {
+    held(Rig::new().await).await;
 }
 
 #[tokio::test]
-async fn a_command_that_was_only_in_hand_is_no_question_on_nats() {
-    in_hand(Rig::on_nats().await).await;
+async fn a_command_that_was_only_in_progress_is_no_question_on_nats() {
+    held(Rig::on_nats().await).await;
 }
 
-async fn in_hand(rig: Rig) {
+async fn held(rig: Rig) {
     let mut peer = Swallowing::start().await;
     let mut narrow = failing(5);
     narrow.timeout_ms = 600_000;

@@ -10,7 +10,7 @@ use saga_runner::kernel::work::WorkItem;
 use saga_runner::outbox::{self, LocalFirst};
 use saga_runner::ports::broker::{Expect, Publication};
 use saga_runner::ports::clock::Clock as _;
-use saga_runner::ports::dispatch::{Dispatch, EffectDesk};
+use saga_runner::ports::dispatch::{Dispatch, LocalEffect};
 use saga_runner::shard::mailbox::Verdict;
 use wiremock::matchers::any;
 use wiremock::{Mock, MockServer, Request, ResponseTemplate};
@@ -395,7 +395,7 @@ async fn only_so_many_commands_of_a_tenant_stand_in_the_broker() {
         let standing = at(done + 1, 0);
         shard.until_floor(standing).await;
         assert_eq!(rig.messages(&rig.streams.commands).await, done + 1);
-        shard.settle(vec![at(done, 0)]).await;
+        shard.complete(vec![at(done, 0)]).await;
     }
     shard.until_floor(at(9, 0)).await;
     assert_eq!(rig.messages(&rig.streams.commands).await, 9);
@@ -463,7 +463,7 @@ async fn a_drain_finishes_what_is_in_flight() {
 struct Broken;
 
 impl Dispatch for Broken {
-    fn desk(&self, _: &EffectName) -> Option<Arc<dyn EffectDesk>> {
+    fn local(&self, _: &EffectName) -> Option<Arc<dyn LocalEffect>> {
         panic!("the desk is broken")
     }
 

@@ -11,7 +11,7 @@ use saga_runner::effects::{self, BuiltIn, Local, Worker, WorkerSpec};
 use saga_runner::inproc::{self, InprocBroker};
 use saga_runner::kernel::definition::EffectDefinition;
 use saga_runner::kernel::definition::effect::{
-    EffectLimits, EffectSchemas, HttpCall, OnAmbiguous, OnRecall, Provider,
+    EffectLimits, EffectSchemas, HttpCall, OnAmbiguous, OnCancel, Provider,
 };
 use saga_runner::kernel::definition::redaction::Redaction;
 use saga_runner::kernel::duration::Millis;
@@ -113,7 +113,7 @@ impl Rig {
         for (name, subjects) in [
             (
                 &streams.commands,
-                subjects(&["effect", "effect_progress", "effect_recall", "workflow"]),
+                subjects(&["effect", "effect_progress", "effect_cancel", "workflow"]),
             ),
             (&streams.events, subjects(&["effect_result", "workflow_event"])),
         ] {
@@ -387,7 +387,7 @@ impl ShardSide {
         self.send(rows, Vec::new(), Vec::new()).await;
     }
 
-    pub async fn settle(&mut self, rows: Vec<WorkRef>) {
+    pub async fn complete(&mut self, rows: Vec<WorkRef>) {
         for row in &rows {
             self.outbox.remove(row);
         }
@@ -402,13 +402,13 @@ impl ShardSide {
     async fn send(
         &mut self,
         work: Vec<(WorkRef, WorkItem)>,
-        settled: Vec<WorkRef>,
+        completed: Vec<WorkRef>,
         overdue: Vec<(WorkRef, WorkItem)>,
     ) {
         let released = Released {
             shard: 0,
             work,
-            settled,
+            completed,
             overdue,
         };
         self.released.send(released).await.unwrap();
@@ -483,7 +483,7 @@ impl ShardSide {
                     self.begun.push(row);
                     let _gone = reply.send(Ok(()));
                 } else {
-                    let _gone = reply.send(Err(Refused::Conflict("the command is settled".into())));
+                    let _gone = reply.send(Err(Refused::Conflict("the command is completed".into())));
                 }
             }
             Mail::NotCalled(row) => self.not_called.push(row),
@@ -603,7 +603,7 @@ pub fn fact(rig: &Rig, key: &str, n: u128) -> WorkItem {
 fn effect_of(item: &WorkItem) -> EffectName {
     match &item.kind {
         WorkKind::Effect { effect, .. } => effect.clone(),
-        other => panic!("{other:?} is no effect"),
+        other => panic!("{other:?} is not an effect"),
     }
 }
 
@@ -651,7 +651,7 @@ pub fn definition(attempts: u32) -> EffectDefinition {
             .map(str::to_owned)
             .to_vec(),
         on_ambiguous: OnAmbiguous::default(),
-        on_recall: OnRecall::default(),
+        on_cancel: OnCancel::default(),
         limits: EffectLimits {
             concurrency: 4,
             ..EffectLimits::default()
@@ -663,7 +663,7 @@ pub fn definition(attempts: u32) -> EffectDefinition {
     }
 }
 
-/// Hands a command straight to the workers' queue.
+/// HeldCommands a command straight to the workers' queue.
 pub async fn enqueue(rig: &Rig, item: &WorkItem) {
     let mut shard = rig.relay(Arc::clone(&rig.broker), RelayOptions::default());
     shard.release(vec![(at(1, 0), item.clone())]).await;

@@ -282,16 +282,16 @@ async fn commands_that_were_taken_ahead_are_called_once_when_calls_become_slow()
 }
 
 #[tokio::test]
-async fn another_delivery_of_a_command_in_hand_begins_nothing() {
+async fn another_delivery_of_a_command_in_progress_begins_nothing() {
     another_delivery(Rig::new().await).await;
 }
 
 #[tokio::test]
-async fn another_delivery_of_a_command_in_hand_begins_nothing_on_nats() {
+async fn another_delivery_of_a_command_in_progress_begins_nothing_on_nats() {
     another_delivery(Rig::on_nats().await).await;
 }
 
-/// No claim is renewed, so the broker delivers all again to the worker that has them in hand.
+/// No claim is renewed, so the broker delivers all again to the worker that has them in progress.
 async fn another_delivery(rig: Rig) {
     let size = Size {
         commands: 6,

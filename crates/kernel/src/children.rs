@@ -60,7 +60,7 @@ pub enum SagaMessage {
         undoable: bool,
     },
     /// The parent takes its child back: cancel it if it runs.
-    Recall {
+    CancelChild {
         /// Undo it as well if it has completed, and tell how that went.
         undo: bool,
         /// The child was there, as far as the parent knows.

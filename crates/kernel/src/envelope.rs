@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::children::ParentRef;
-use super::input::{CallbackOutcome, CancelMode, Found, Settle, Verdict};
+use super::input::{CallbackOutcome, CancelMode, Found, StuckDecision, Verdict};
 use super::work::WorkItem;
 
 /// A domain event as aggregates publish it.
@@ -188,7 +188,7 @@ pub struct EffectProgress {
     /// Calls that were made to the upstream so far.
     pub calls: u32,
     /// Whether one of them may have happened.
-    pub unsettled: bool,
+    pub outcome_unknown: bool,
     /// The delivery after which it was given back. If it is not the one before the next, a worker died in between.
     pub delivered: u64,
     /// Milliseconds since the epoch before which it is not executed.
@@ -205,7 +205,7 @@ pub struct EffectProgress {
 
 /// Word to the workers that nobody waits for the result of a command any longer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EffectRecall {
+pub struct EffectCancellation {
     pub tenant_id: TenantId,
     pub command_id: CommandId,
     pub effect_name: EffectName,
@@ -394,7 +394,7 @@ pub enum ControlVerb {
         parent: Option<ParentRef>,
     },
     /// From a parent to its child: stop, and undo what was done.
-    Recall {
+    CancelChild {
         parent: ParentRef,
         /// Also if it has completed; the parent is told how that went.
         #[serde(default)]
@@ -525,7 +525,7 @@ impl Stuck {
     ///
     /// # Errors
     /// A sentence for whoever says so.
-    pub fn settle(self, verdict: Verdict) -> Result<Settle, &'static str> {
+    pub fn decide(self, verdict: Verdict) -> Result<StuckDecision, &'static str> {
         let found = match (self.found, self.result) {
             (None, None) => None,
             _ if verdict != Verdict::Resolve => return Err("only `resolve` takes `as` and `result`"),
@@ -538,7 +538,7 @@ impl Stuck {
                 return Err("only what is resolved as done has a result");
             }
         };
-        Ok(Settle {
+        Ok(StuckDecision {
             verdict,
             step: self.step,
             item: self.item,

@@ -17,7 +17,7 @@ pub use saga_runner_language::status::CancelMode;
 pub struct Input {
     pub instance: InstanceId,
     /// Text that identifies this input for good: it goes into the ids of all work that the input causes,
-    /// so a redelivered, parked or retried input keeps it. The event id for events, `<command id>` for
+    /// so a redelivered, blocked or retried input keeps it. The event id for events, `<command id>` for
     /// results, `<timer id>@<due ms>` for timers, the request id for controls.
     pub id: String,
     /// The only clock that a transition sees: the broker's stored time of the message, the due time of a
@@ -93,7 +93,7 @@ pub enum Control {
     /// Try again what stands in the way: compensations that exhausted their attempts, and steps that are stuck.
     Retry,
     /// What an operator says about what is stuck.
-    Settle(Settle),
+    DecideStuck(StuckDecision),
     /// Something that a step waits for, told by a person or a system.
     Signal {
         name: String,
@@ -118,7 +118,7 @@ pub enum Control {
         parent: Option<ParentRef>,
     },
     /// The parent takes the instance back.
-    Recall {
+    CancelChild {
         parent: ParentRef,
         /// Undo it as well if it has completed, and tell how that went.
         undo: bool,
@@ -184,7 +184,7 @@ pub enum CallbackOutcome {
 
 /// What an operator says about what is stuck: steps, and entries of the ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Settle {
+pub struct StuckDecision {
     pub verdict: Verdict,
     /// Only what this step did; all that is stuck otherwise.
     pub step: Option<String>,

@@ -211,7 +211,7 @@ impl WorkOutcome {
         }
     }
 
-    /// What a result says that is no success.
+    /// What a result says that is not a success.
     #[must_use]
     pub fn of_error(result_type: ResultType, error: ErrorPayload) -> Self {
         let ErrorPayload {

@@ -16,8 +16,8 @@ pub struct Patch {
     /// Rows to append to the outbox: item `i` becomes `WorkRef { log_sequence, index: i }`, with the log
     /// sequence that the transition was given.
     pub work: Vec<WorkItem>,
-    /// Outbox rows whose outcome is settled, to delete.
-    pub settled: Vec<WorkRef>,
+    /// Outbox rows whose outcome is known, to delete.
+    pub completed: Vec<WorkRef>,
     pub timers_set: Vec<TimerRow>,
     pub timers_cleared: Vec<TimerRow>,
     /// Whether the input is to be kept in the inbox and given again after [`Patch::readmit`].
@@ -41,7 +41,7 @@ impl Patch {
             outcome: Outcome::Ignored(reason),
             record: None,
             work: Vec::new(),
-            settled: Vec::new(),
+            completed: Vec::new(),
             timers_set: Vec::new(),
             timers_cleared: Vec::new(),
             deferred: false,
@@ -281,7 +281,7 @@ pub enum Note {
         step: String,
     },
     /// An operator has decided about a step that was stuck, or could not be undone.
-    Settled {
+    StuckDecided {
         step: String,
         verdict: String,
         by: String,

@@ -214,7 +214,7 @@ pub struct StepState {
 /// What became of work whose outcome nobody knows; an operator is to say so.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Question {
-    /// Its result settles the question by itself, should it come after all.
+    /// Its result answers the question by itself, should it come after all.
     pub command: CommandId,
     /// With which its upstream was called, and with which the next attempt would be.
     pub idempotency_key: String,
@@ -615,7 +615,7 @@ impl Record {
     /// Whether nothing can come back for this instance: no outcome is awaited, no compensation is under way,
     /// waits for its next attempt, or for an operator.
     #[must_use]
-    pub fn is_settled(&self) -> bool {
+    pub fn has_nothing_open(&self) -> bool {
         self.outstanding().next().is_none() && !self.ledger.has(|status| !status.rests())
     }
 }

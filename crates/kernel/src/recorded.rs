@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::children::ParentRef;
 use super::input::{
-    CallbackOutcome, CancelMode, Control, DomainEvent, Input, InputBody, Origin, Settle, SourceStream,
+    CallbackOutcome, CancelMode, Control, DomainEvent, Input, InputBody, Origin, SourceStream, StuckDecision,
     UnknownClass, WorkOutcome, WorkResult,
 };
 use super::patch::Note;
@@ -75,7 +75,7 @@ pub enum RecordedBody {
         mode: CancelMode,
     },
     Retry {},
-    Settle(Settle),
+    DecideStuck(StuckDecision),
     Signal {
         name: String,
         data: Value,
@@ -88,7 +88,7 @@ pub enum RecordedBody {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         parent: Option<ParentRef>,
     },
-    Recall {
+    CancelChild {
         parent: ParentRef,
         undo: bool,
         known: bool,
@@ -136,7 +136,7 @@ pub struct RecordedEvent {
 #[serde(rename_all = "snake_case")]
 pub enum RecordedOutcome {
     Ok(Value),
-    /// It happened, and what came back is no result.
+    /// It happened, and what came back is not a result.
     Unusable {
         result: Value,
         class: String,
@@ -211,7 +211,7 @@ impl RecordedBody {
                 mode: *mode,
             },
             InputBody::Control(Control::Retry) => Self::Retry {},
-            InputBody::Control(Control::Settle(settle)) => Self::Settle(settle.clone()),
+            InputBody::Control(Control::DecideStuck(decision)) => Self::DecideStuck(decision.clone()),
             InputBody::Control(Control::Signal { name, data, by, hops }) => Self::Signal {
                 name: name.clone(),
                 data: json(data),
@@ -226,7 +226,7 @@ impl RecordedBody {
                 input: json(input),
                 parent: parent.clone(),
             },
-            InputBody::Control(Control::Recall { parent, undo, known }) => Self::Recall {
+            InputBody::Control(Control::CancelChild { parent, undo, known }) => Self::CancelChild {
                 parent: parent.clone(),
                 undo: *undo,
                 known: *known,
@@ -335,9 +335,9 @@ impl Recorded {
                     parent: parent.clone(),
                 }),
             ),
-            RecordedBody::Recall { parent, undo, known } => (
+            RecordedBody::CancelChild { parent, undo, known } => (
                 stream(SourceStream::WorkflowCommands),
-                InputBody::Control(Control::Recall {
+                InputBody::Control(Control::CancelChild {
                     parent: parent.clone(),
                     undo: *undo,
                     known: *known,
@@ -365,9 +365,9 @@ impl Recorded {
                 stream(SourceStream::WorkflowCommands),
                 InputBody::Control(Control::Retry),
             ),
-            RecordedBody::Settle(settle) => (
+            RecordedBody::DecideStuck(decision) => (
                 stream(SourceStream::WorkflowCommands),
-                InputBody::Control(Control::Settle(settle.clone())),
+                InputBody::Control(Control::DecideStuck(decision.clone())),
             ),
         };
         Ok(Some(Input {

@@ -18,7 +18,7 @@ pub const COMMAND_KINDS: &[&str] = &[
     "callbacks",
     "effect",
     "effect_progress",
-    "effect_recall",
+    "effect_cancel",
     "workflow",
 ];
 
@@ -56,8 +56,8 @@ pub enum Subject {
         effect: EffectName,
         command: CommandId,
     },
-    /// `effect_recall.<effect>.<command id>`
-    EffectRecall {
+    /// `effect_cancel.<effect>.<command id>`
+    EffectCancellation {
         tenant: TenantId,
         effect: EffectName,
         command: CommandId,
@@ -105,7 +105,7 @@ impl Subject {
             | Self::Effect { tenant, .. }
             | Self::EffectResult { tenant, .. }
             | Self::EffectProgress { tenant, .. }
-            | Self::EffectRecall { tenant, .. }
+            | Self::EffectCancellation { tenant, .. }
             | Self::Workflow { tenant, .. }
             | Self::Callback { tenant, .. }
             | Self::WorkflowEvent { tenant, .. } => tenant,
@@ -137,8 +137,8 @@ impl Subject {
             Self::EffectProgress { effect, command, .. } => {
                 write!(out, "effect_progress.{effect}.{command}").expect("writing to a string");
             }
-            Self::EffectRecall { effect, command, .. } => {
-                write!(out, "effect_recall.{effect}.{command}").expect("writing to a string");
+            Self::EffectCancellation { effect, command, .. } => {
+                write!(out, "effect_cancel.{effect}.{command}").expect("writing to a string");
             }
             Self::Workflow { saga, key, .. } => {
                 write!(out, "workflow.{saga}.").expect("writing to a string");
@@ -205,7 +205,7 @@ impl Subject {
                 effect: EffectName::parse(name)?,
                 command: command(last)?,
             }),
-            "effect_recall" => Ok(Self::EffectRecall {
+            "effect_cancel" => Ok(Self::EffectCancellation {
                 tenant,
                 effect: EffectName::parse(name)?,
                 command: command(last)?,

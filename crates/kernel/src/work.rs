@@ -108,7 +108,7 @@ pub enum WorkKind {
     /// The applied result of an effect that this process carried out itself, as a message for whoever listens.
     Result { effect: EffectName, body: Bytes },
     /// Word to the workers that nobody waits for the result of `command` any longer.
-    Recall { effect: EffectName, command: CommandId },
+    Cancel { effect: EffectName, command: CommandId },
 }
 
 impl WorkKind {
@@ -120,7 +120,7 @@ impl WorkKind {
                 payload
             }
             Self::Result { body, .. } => body,
-            Self::Recall { .. } => b"null",
+            Self::Cancel { .. } => b"null",
             Self::Saga { message, .. } => match message {
                 SagaMessage::Start { input, .. } => input,
                 SagaMessage::Signal { data, .. } => data,
@@ -129,7 +129,7 @@ impl WorkKind {
                     ..
                 } => payload,
                 SagaMessage::Forward(forwarded) => &forwarded.event.payload,
-                SagaMessage::Recall { .. }
+                SagaMessage::CancelChild { .. }
                 | SagaMessage::Outcome { .. }
                 | SagaMessage::RegisterAlias { .. }
                 | SagaMessage::ReleaseAlias { .. }
@@ -152,7 +152,7 @@ impl WorkKind {
                     | SagaMessage::AliasRead { .. }
                     | SagaMessage::AliasAnswered { .. }
             ),
-            Self::Recall { .. } => true,
+            Self::Cancel { .. } => true,
             Self::Effect { .. } | Self::Command { .. } | Self::Fact { .. } | Self::Result { .. } => false,
         }
     }
@@ -163,7 +163,7 @@ impl WorkKind {
         match self {
             Self::Effect { .. } => true,
             Self::Command { awaited, .. } | Self::Saga { awaited, .. } => *awaited,
-            Self::Fact { .. } | Self::Result { .. } | Self::Recall { .. } => false,
+            Self::Fact { .. } | Self::Result { .. } | Self::Cancel { .. } => false,
         }
     }
 

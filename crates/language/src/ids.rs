@@ -273,8 +273,9 @@ impl Serialize for ClusterId {
 impl<'de> Deserialize<'de> for ClusterId {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        Self::parse(&text)
-            .ok_or_else(|| D::Error::custom(format!("{text:?} is no cluster id: 32 lower-case hex digits")))
+        Self::parse(&text).ok_or_else(|| {
+            D::Error::custom(format!("{text:?} is not a cluster id: 32 lower-case hex digits"))
+        })
     }
 }
 

@@ -24,7 +24,7 @@ pub enum Bug {
     CallsCutOff,
     /// What waits for an input goes on waiting after an operator has discarded that.
     DiscardForgets,
-    /// A command in hand is not claimed, and another delivery of it is begun beside the first.
+    /// A command in progress is not claimed, and another delivery of it is begun beside the first.
     TwiceInHand,
     /// Sequences of a stream that has gone back and grown again are taken for the messages that were read.
     ReusedSequence,

@@ -241,7 +241,7 @@ impl Stage {
 
     fn fits(&self, sent: &Sent, stored: &StoredMessage) -> Result<ResultType, String> {
         let result: EffectResult<'_> = serde_json::from_slice(&stored.payload)
-            .map_err(|error| format!("is no effect-result.json: {error}"))?;
+            .map_err(|error| format!("is not a valid effect-result.json: {error}"))?;
         let expected = Expected {
             tenant: None,
             effect: &result.effect_name,

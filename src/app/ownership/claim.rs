@@ -505,7 +505,7 @@ impl Candidate {
         match &self.found {
             Some(found) if found.is_renewed => None,
             Some(found) => Some(now.saturating_sub(found.since)),
-            // That was settled before it was to be written for the first time.
+            // That was decided before it was to be written for the first time.
             None if self.how.is_some() => Some(Duration::MAX),
             None => Some(now.saturating_sub(self.missed_since.unwrap_or(now))),
         }

@@ -32,7 +32,7 @@ impl DynamicCodec {
 
 /// Bytes that are no message of the type.
 #[derive(Debug, thiserror::Error)]
-#[error("the answer is no {message}: {reason}")]
+#[error("the answer is not a {message}: {reason}")]
 pub struct Malformed {
     message: String,
     reason: String,

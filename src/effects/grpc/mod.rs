@@ -303,7 +303,7 @@ fn undescribed(status: &Status) -> CallFailure {
 
 fn message_of(method: &MethodDescriptor, json: &[u8]) -> Result<DynamicMessage, CallFailure> {
     let misfit = |error: serde_json::Error| {
-        let message = format!("message: it is no {}: {error}", method.input().full_name());
+        let message = format!("message: it is not a {}: {error}", method.input().full_name());
         CallFailure::not_done("message.misfit", message)
     };
     let mut deserializer = serde_json::Deserializer::from_slice(json);

@@ -37,7 +37,7 @@ impl Pool {
     /// # Errors
     /// A sentence, where the origin cannot be written into a request.
     pub fn new(connector: InTime<Plain>, origin: &Origin, idle_max: Duration) -> Result<Self, String> {
-        let refused = |reason: String| format!("{origin} is no host of a request: {reason}");
+        let refused = |reason: String| format!("{origin} is not a host of a request: {reason}");
         // RFC 9110, 7.2: without the port that the scheme has by default.
         let host = match origin.port {
             Some(80) => origin.host.clone(),

@@ -13,7 +13,7 @@ use crate::effects::provider::Certainty;
 use crate::effects::testing::{KEY, NOW, attempt, attempt_within, failure, payload, secrets};
 use crate::kernel::breaker::CallEnd;
 use crate::kernel::definition::effect::{
-    Classify, EffectLimits, OnAmbiguous, OnRecall, Provider as ProviderDefinition,
+    Classify, EffectLimits, OnAmbiguous, OnCancel, Provider as ProviderDefinition,
 };
 use crate::kernel::definition::redaction::Redaction;
 use crate::kernel::expr::{Expr, Root, Template};
@@ -78,7 +78,7 @@ impl Charge {
             },
             retry_classes: Vec::new(),
             on_ambiguous: OnAmbiguous::default(),
-            on_recall: OnRecall::default(),
+            on_cancel: OnCancel::default(),
             limits: EffectLimits {
                 concurrency: 1,
                 ..EffectLimits::default()

@@ -90,7 +90,7 @@ impl Nats {
         let ProviderDefinition::Nats(template) = &self.definition.provider else {
             return Err(CallFailure::not_done(
                 "permanent",
-                "the effect is no message over NATS",
+                "the effect is not a message over NATS",
             ));
         };
         let message = {

@@ -46,7 +46,7 @@ pub struct Conversation<'a> {
 pub enum Failed {
     /// The server has seen it and says no.
     Refused(Error),
-    Settled(CallFailure),
+    Ended(CallFailure),
 }
 
 /// How long the parts before the message may take.
@@ -167,26 +167,22 @@ impl Conversation<'_> {
                 Ok(Ok(response)) => return Ok(response),
                 Ok(Err(error)) if error.status().is_some() => return Err(Failed::Refused(error)),
                 Ok(Err(error)) if is_ended() => {
-                    return Err(Failed::Settled(CallFailure::of(
+                    return Err(Failed::Ended(CallFailure::of(
                         Ending::Lost,
                         false,
                         causes(&error),
                     )));
                 }
-                Ok(Err(error)) => return Err(Failed::Settled(not_sent(&error))),
+                Ok(Err(error)) => return Err(Failed::Ended(not_sent(&error))),
                 // Something went out meanwhile, and the next part has a time of its own.
                 Err(_) if wait < until && before < sent.load(Ordering::Relaxed) => {}
                 Err(_) if is_ended() => {
                     let message = "the server has not said whether it takes the message";
-                    return Err(Failed::Settled(CallFailure::of(Ending::Late, false, message)));
+                    return Err(Failed::Ended(CallFailure::of(Ending::Late, false, message)));
                 }
                 Err(_) => {
                     let message = "the server did not read the message in time";
-                    return Err(Failed::Settled(CallFailure::of(
-                        Ending::LateUnsent,
-                        false,
-                        message,
-                    )));
+                    return Err(Failed::Ended(CallFailure::of(Ending::LateUnsent, false, message)));
                 }
             }
         }

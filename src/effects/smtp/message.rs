@@ -59,7 +59,7 @@ impl Letter {
         for (name, template) in &mail.headers {
             let value = line(name, rendering.text(name, template)?)?;
             let known = HeaderName::new_from_ascii(name.clone())
-                .map_err(|_| CallFailure::not_done("header.illegal", format!("{name} is no header")))?;
+                .map_err(|_| CallFailure::not_done("header.illegal", format!("{name} is not a header")))?;
             builder = builder.raw_header(HeaderValue::new(known, value));
         }
         let message = content(builder, mail, rendering)?;
@@ -140,7 +140,7 @@ fn attached(attachment: &Attachment, rendering: &mut Rendering<'_>) -> Result<Si
         None => usual.to_owned(),
     };
     let media_type = ContentType::parse(&media_type).map_err(|_| {
-        let message = format!("{media_type:?} of attachment {name:?} is no media type");
+        let message = format!("{media_type:?} of attachment {name:?} is not a media type");
         CallFailure::not_done("attachment.illegal", message)
     })?;
     Ok(Attached::new(name).body(bytes, media_type))
@@ -190,7 +190,7 @@ fn in_ascii(place: &str, mailbox: Mailbox) -> Result<Mailbox, CallFailure> {
     if domain.is_ascii() {
         return Ok(mailbox);
     }
-    let illegal = || CallFailure::not_done("address.illegal", format!("{place}: the domain is no domain"));
+    let illegal = || CallFailure::not_done("address.illegal", format!("{place}: the domain is invalid"));
     let domain = idna::domain_to_ascii_strict(domain).map_err(|_| illegal())?;
     let email = Address::new(mailbox.email.user(), domain).map_err(|error| misread(place, error))?;
     Ok(Mailbox::new(mailbox.name, email))

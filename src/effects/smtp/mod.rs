@@ -165,7 +165,7 @@ impl Provider for Smtp {
 impl Smtp {
     async fn attempt(&self, call: &CallContext<'_>, command: &Json<'_>) -> Result<CallOutcome, CallFailure> {
         let ProviderDefinition::Smtp(mail) = &self.definition.provider else {
-            return Err(CallFailure::not_done("permanent", "the effect is no message"));
+            return Err(CallFailure::not_done("permanent", "the effect is not a message"));
         };
         let steps = self.settings.expression_steps;
         let (letter, credentials) = {
@@ -186,7 +186,7 @@ impl Smtp {
         let accepted = match conversation.send(&mut connection, &letter).await {
             Ok(response) => accepted(&response),
             Err(Failed::Refused(error)) => return Ok(self.refused(&error, &letter, call, command)),
-            Err(Failed::Settled(failure)) => return Err(failure),
+            Err(Failed::Ended(failure)) => return Err(failure),
         };
         // The message is accepted; how the conversation ends does not matter.
         let _ = tokio::time::timeout(GOODBYE, connection.quit()).await;

@@ -170,7 +170,7 @@ impl Pool {
     }
 
     /// Begins a transaction whose statements may take as long as is left until then. A connection that turns out to be
-    /// dead is no failure: nothing was sent over it yet.
+    /// dead is not a failure: nothing was sent over it yet.
     pub async fn begin(&self, until: Instant) -> Result<Held<'_>, SqlError> {
         let access = if self.peer.read_only {
             Access::ReadOnly

@@ -29,7 +29,7 @@ pub struct Journal {
     kind: DatabaseKind,
     claim: Statement,
     find: Statement,
-    settle: Statement,
+    complete: Statement,
     tidy: Statement,
     keep_s: i64,
 }
@@ -85,7 +85,7 @@ impl Journal {
                 format!("SELECT command_id, fingerprint, result FROM {table} WHERE {key}"),
                 Returned::Rows,
             ),
-            settle: statement(
+            complete: statement(
                 format!("UPDATE {table} SET result = $3 WHERE {key}"),
                 Returned::Count,
             ),
@@ -131,7 +131,7 @@ impl Journal {
     }
 
     /// Adds the result to the row of the command.
-    pub async fn settle(
+    pub async fn complete(
         &self,
         held: &mut Held<'_>,
         command: &EffectCommand<'_>,
@@ -139,7 +139,7 @@ impl Journal {
     ) -> Result<(), SqlError> {
         let [tenant, key] = key(command);
         let result = Json::Str(String::from_utf8_lossy(result).into_owned().into());
-        let answer = held.run(&self.settle, &[tenant, key, result], BOUNDS).await?;
+        let answer = held.run(&self.complete, &[tenant, key, result], BOUNDS).await?;
         if answer.affected == 1 {
             return Ok(());
         }

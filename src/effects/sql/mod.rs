@@ -182,7 +182,7 @@ enum Done<'p> {
     /// Everything but the commit.
     Ready(Held<'p>, Vec<u8>),
     /// There is nothing to commit.
-    Settled(CallOutcome),
+    Ended(CallOutcome),
 }
 
 #[async_trait]
@@ -205,7 +205,7 @@ impl Provider for Sql {
                 let message = format!("not done within {} ms", patience.as_millis());
                 CallOutcome::Failed(CallFailure::of(Ending::LateUnsent, self.is_safe(), message))
             }
-            Ok(Done::Settled(outcome)) => outcome,
+            Ok(Done::Ended(outcome)) => outcome,
             Ok(Done::Ready(held, payload)) => {
                 let outcome = self.commit(held, payload, begun + call.limit).await;
                 self.database.tidy_at_times();
@@ -246,28 +246,28 @@ impl Sql {
                 Ok(Claim::Ours) => return self.carry_out(held, call, command, values, until).await,
                 Ok(Claim::Done(payload)) => {
                     roll_back(held).await;
-                    return Done::Settled(CallOutcome::Succeeded { payload });
+                    return Done::Ended(CallOutcome::Succeeded { payload });
                 }
                 Ok(Claim::Taken(by)) => {
                     roll_back(held).await;
-                    return Done::Settled(CallOutcome::Failed(self.database.taken(call, &by)));
+                    return Done::Ended(CallOutcome::Failed(self.database.taken(call, &by)));
                 }
                 // Somebody else may make it at the same time, so a failure to do so counts only if it is not there.
                 Ok(Claim::NoTable) => {
                     roll_back(held).await;
                     match made {
                         None => made = Some(self.database.make_table(until).await),
-                        Some(Err(failure)) => return Done::Settled(CallOutcome::Failed(failure)),
+                        Some(Err(failure)) => return Done::Ended(CallOutcome::Failed(failure)),
                         Some(Ok(())) => {
                             let message = "the table of commands is gone again";
                             let failure = CallFailure::not_done("permanent", message);
-                            return Done::Settled(CallOutcome::Failed(failure));
+                            return Done::Ended(CallOutcome::Failed(failure));
                         }
                     }
                 }
                 Err(SqlError::Refused(refusal)) if refusal.fault == session::Fault::NoColumn => {
                     roll_back(held).await;
-                    return Done::Settled(CallOutcome::Failed(self.database.outdated(&refusal.message)));
+                    return Done::Ended(CallOutcome::Failed(self.database.outdated(&refusal.message)));
                 }
                 Err(error) => {
                     let refused = self.refused(&error, Stage::Before, call, command);
@@ -323,7 +323,7 @@ impl Sql {
             {
                 roll_back(held).await;
                 let message = format!("statement {}: {count} rows", at + 1);
-                return Done::Settled(CallOutcome::Failed(outcome::rejected(&expect.class, message)));
+                return Done::Ended(CallOutcome::Failed(outcome::rejected(&expect.class, message)));
             }
         }
         let response = answers.response();
@@ -338,19 +338,19 @@ impl Sql {
             roll_back(held).await;
             let message = "a rule of `classify` rejects the answer".to_owned();
             let failure = outcome::rejected("", message).ruled(rule, self.is_safe());
-            return Done::Settled(CallOutcome::Failed(failure));
+            return Done::Ended(CallOutcome::Failed(failure));
         }
         let payload = match self.result(&mut verdict, &response) {
             Ok(payload) => payload,
             Err(failure) => {
                 roll_back(held).await;
-                return Done::Settled(CallOutcome::Failed(failure));
+                return Done::Ended(CallOutcome::Failed(failure));
             }
         };
         if let Some(journal) = &self.database.journal
-            && let Err(error) = journal.settle(&mut held, call.command, &payload).await
+            && let Err(error) = journal.complete(&mut held, call.command, &payload).await
         {
-            let refused = self.refused(&error, Stage::Settling, call, command);
+            let refused = self.refused(&error, Stage::Completing, call, command);
             leave(held, &error).await;
             return refused;
         }
@@ -384,12 +384,12 @@ impl Sql {
     ) -> Done<'p> {
         let failure = failure(error, stage, self.is_safe());
         let (SqlError::Refused(refusal), Stage::Statement(_)) = (error, stage) else {
-            return Done::Settled(CallOutcome::Failed(failure));
+            return Done::Ended(CallOutcome::Failed(failure));
         };
         let response = outcome::refused_response(refusal);
         let steps = self.settings.expression_steps;
         let mut verdict = Verdict::on(&response, &self.definition, call, command, steps);
-        Done::Settled(match verdict.rule() {
+        Done::Ended(match verdict.rule() {
             None => CallOutcome::Failed(verdict.redacted(failure)),
             Some(rule) if rule.class == "succeeded" => match self.result(&mut verdict, &response) {
                 Ok(payload) => CallOutcome::Succeeded { payload },

@@ -16,7 +16,7 @@ pub enum Stage {
     /// Its statement, counted from 1.
     Statement(usize),
     /// The result was being written.
-    Settling,
+    Completing,
     Commit,
 }
 
@@ -104,13 +104,13 @@ pub fn rejected(class: &str, message: String) -> CallFailure {
 pub fn failure(error: &SqlError, stage: Stage, reads_only: bool) -> CallFailure {
     let place = match stage {
         Stage::Statement(at) => format!("statement {at}: "),
-        Stage::Before | Stage::Settling | Stage::Commit => String::new(),
+        Stage::Before | Stage::Completing | Stage::Commit => String::new(),
     };
     let of = |ending, message: &str| CallFailure::of(ending, reads_only, format!("{place}{message}"));
     // Once the command is taken, no earlier attempt is under way or done.
     let said = match stage {
         Stage::Before => Said::TurnedAway,
-        Stage::Statement(_) | Stage::Settling | Stage::Commit => Said::Refused,
+        Stage::Statement(_) | Stage::Completing | Stage::Commit => Said::Refused,
     };
     let refused = |class: &str, message: &str| CallFailure {
         class: Cow::Owned(class.to_owned()),

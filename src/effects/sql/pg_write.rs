@@ -199,9 +199,12 @@ pub fn written(value: &Json<'_>, type_info: &PgTypeInfo) -> Result<Option<Vec<u8
         "JSONB" => Some([vec![1], json(value)].concat()),
         _ => return Err(unknown(type_info)),
     };
-    bytes
-        .map(Some)
-        .ok_or_else(|| format!("the value is no {}, or beyond its range", type_info.name()))
+    bytes.map(Some).ok_or_else(|| {
+        format!(
+            "the value is not of type {}, or beyond its range",
+            type_info.name()
+        )
+    })
 }
 
 fn unknown(type_info: &PgTypeInfo) -> String {
@@ -344,7 +347,7 @@ fn numeric(text: &str) -> Option<Vec<u8>> {
 
 /// A list, or lists within lists of the same length.
 fn array(value: &Json<'_>, element: &PgTypeInfo) -> Result<Vec<u8>, String> {
-    let no_list = || format!("the value is no list of {}", element.name());
+    let no_list = || format!("the value is not a list of {}", element.name());
     let oid = element.oid().ok_or_else(|| unknown(element))?.0;
     let mut lengths = Vec::new();
     let mut level = value;

@@ -175,7 +175,7 @@ mod tests {
             ("_INBOX.x", "_INBOX"),
             ("tenant.{tenant}.aggregate.x", "\"tenant\""),
             ("aggregate.{aggregate_type}.x", "\"aggregate\""),
-            ("effect_recall.{aggregate_type}.x", "\"effect_recall\""),
+            ("effect_cancel.{aggregate_type}.x", "\"effect_cancel\""),
             ("gateway.{tenat}", "{tenat} is none of {tenant}"),
             ("gateway.{tenant", "brace"),
             ("gateway.tenant}", "'}'"),

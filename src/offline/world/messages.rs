@@ -231,7 +231,7 @@ impl World {
             WorkKind::Effect { .. }
             | WorkKind::Command { .. }
             | WorkKind::Result { .. }
-            | WorkKind::Recall { .. } => false,
+            | WorkKind::Cancel { .. } => false,
         }
     }
 }

@@ -72,7 +72,7 @@ impl World {
                 decision,
             })?;
             for (number, row, bytes) in run.batch.inbox(&instance)? {
-                if row.input.id == input_id && row.reason == WaitReason::Parked {
+                if row.input.id == input_id && row.reason == WaitReason::Blocked {
                     run.leave(&instance, number, row.reason, bytes)?;
                 }
             }
@@ -87,15 +87,15 @@ impl World {
             InputBody::Timer { name } => self.timer(input.time, name),
             InputBody::Event(_) | InputBody::Result(_) | InputBody::Control(_) => None,
         };
-        let mut buried = false;
+        let mut is_dead = false;
         let given = self.transact(|run| {
-            buried = run.bury_as_recorded(input, reason, in_place_too)?;
+            is_dead = run.dead_letter_as_recorded(input, reason, in_place_too)?;
             match timer {
-                Some((due, set_by, _)) if buried => run.batch.delete_timer(due, set_by).map(drop),
+                Some((due, set_by, _)) if is_dead => run.batch.delete_timer(due, set_by).map(drop),
                 Some(_) | None => Ok(()),
             }
         });
-        if buried { given } else { self.give_recorded(input) }
+        if is_dead { given } else { self.give_recorded(input) }
     }
 
     /// What the instance has taken, oldest first.

@@ -62,7 +62,7 @@ impl Wire {
     /// What a fact or a message to a saga is to those whom it reaches. Other work reaches nobody.
     ///
     /// # Errors
-    /// [`Unsendable`] where it is no message.
+    /// [`Unsendable`] where it is not a message.
     pub fn carry(&self, row: WorkRef, item: &WorkItem, stored: Stored) -> Result<Vec<Arrival>, Unsendable> {
         let (stream, publication) = match &item.kind {
             WorkKind::Fact { fact_type, payload } => {
@@ -78,7 +78,7 @@ impl Wire {
             WorkKind::Effect { .. }
             | WorkKind::Command { .. }
             | WorkKind::Result { .. }
-            | WorkKind::Recall { .. } => return Ok(Vec::new()),
+            | WorkKind::Cancel { .. } => return Ok(Vec::new()),
         };
         let Publication {
             subject,

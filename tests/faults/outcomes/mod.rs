@@ -150,8 +150,8 @@ fn effect(name: &str, provider: &Provider, via: Via, policy: &str) -> String {
     } else {
         String::new()
     };
-    let recall = if via == Via::Interrupted {
-        "on_recall: interrupt\n"
+    let on_cancel = if via == Via::Interrupted {
+        "on_cancel: interrupt\n"
     } else {
         ""
     };
@@ -169,7 +169,7 @@ name: {name}
 timeout: {{connect: {connect}, total: {patience}}}
 retry: {{attempts: {attempts}, backoff: {{initial: 100ms, max: 200ms}}}}
 on_ambiguous: {policy}
-{recall}breaker: {{scope: effect, min_calls: 1000}}
+{on_cancel}breaker: {{scope: effect, min_calls: 1000}}
 output: {{type: object, required: [id], properties: {{id: {{enum: [r-1]}}, notes: {{type: array}}}}}}
 result: {{id: "${{[{answer}][{answer} == 'nothing' ? 1 : 0]}}"{more}}}
 "#
@@ -403,14 +403,14 @@ impl Stage {
     }
 
     /// Calls that nobody waited for were broken off, long before their time was over.
-    async fn check_recalled(&self) {
+    async fn check_cancelled(&self) {
         for provider in PROVIDERS {
             for row in walked(provider, false).filter(|row| row.via == Via::Interrupted) {
                 for policy in POLICIES {
                     let effect = name(provider, row.via, policy);
                     until(&self.rig, async || {
-                        let recalled = self.series("saga_runner_effect_commands_cancelled_total").await;
-                        recalled.get(&effect) == Some(&1)
+                        let cancelled = self.series("saga_runner_effect_commands_cancelled_total").await;
+                        cancelled.get(&effect) == Some(&1)
                     })
                     .await;
                 }
@@ -451,7 +451,7 @@ async fn every_row(dispatch: &str) {
         wrong.extend(stage.check(provider, row, policy).await);
     }
     none(&wrong);
-    stage.check_recalled().await;
+    stage.check_cancelled().await;
     none(&stage.check_classes().await);
     stage.leave().await;
 }

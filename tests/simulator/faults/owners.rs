@@ -114,7 +114,7 @@ impl Simulation {
     }
 
     /// The second process has died by itself, of what it was to write. How the life of the first one ends then.
-    pub fn bury_second(&mut self, main: &Runner, second: &mut Option<Runner>) -> Option<Ended> {
+    pub fn end_second(&mut self, main: &Runner, second: &mut Option<Runner>) -> Option<Ended> {
         let dead = second.take_if(|second| second.process.is_dead())?;
         if !self.left_by(&dead) {
             return None;

@@ -106,7 +106,7 @@ impl Simulation {
         self.world
             .note(format_args!("operator about {id}, step {}: {verb:?}", stuck.step));
         match node.control(&id, &request, verb).await {
-            // It has settled meanwhile.
+            // It is resolved meanwhile.
             Ok(_) | Err(ControlError::Conflict(_) | ControlError::NotFound(_)) => Ok(()),
             Err(error) => Err(error),
         }

@@ -85,7 +85,7 @@ class Worker:
     ) -> Callable[[Handler], Handler]:
         """Registers the handler of an effect. `attempts`: calls in all; `timeout`: seconds of one call."""
         if not NAME.fullmatch(name) or any(effect.name == name for effect in self._effects):
-            raise ValueError(f"{name!r} is no name of an effect, or has a handler already")
+            raise ValueError(f"{name!r} is not a name of an effect, or has a handler already")
 
         def register(handler: Handler) -> Handler:
             self._effects.append(_Effect(name, handler, concurrency, attempts, timeout))
@@ -238,12 +238,12 @@ class Worker:
 
     async def _next(self, effect: _Effect, command: Command, delivered: int) -> tuple[str, Json, int]:
         """Makes the next attempt, if it is due. The type of the result, its payload, and the calls so far."""
-        progress = {"calls": 0, "unsettled": False, "delivered": 0, "not_before_ms": 0, "worker": "", **command.progress}
+        progress = {"calls": 0, "outcome_unknown": False, "delivered": 0, "not_before_ms": 0, "worker": "", **command.progress}
         if delivered > 1:
             stored = await self._last(self._commands, command.address.subject("effect_progress"))
             progress |= json.loads(stored) if stored else {}
             # A delivery that ended without a word may have made a call.
-            progress["unsettled"] |= progress["delivered"] + 1 != delivered
+            progress["outcome_unknown"] |= progress["delivered"] + 1 != delivered
         left = command.deadline - time.time()
         if left <= 0:
             last = progress.get("error")
@@ -266,7 +266,7 @@ class Worker:
             log.exception("the handler of %s failed", effect.name)
             failure = Retry(None, "ambiguous", repr(error), unknown=True)
         if isinstance(failure, Retry):
-            progress["unsettled"] |= failure.unknown
+            progress["outcome_unknown"] |= failure.unknown
             pause = failure.after
             if pause is None:
                 pause = min(FIRST_PAUSE * 2 ** (progress["calls"] - 1), PAUSE_MAX)
@@ -276,9 +276,9 @@ class Worker:
                 progress["error"] = error_payload(failure.error_class, failure.message)
                 await self._give_back(command, progress, delivered, pause)
         settled = isinstance(failure, Failed) and failure.settles
-        unsettled = isinstance(failure, Unknown) or (progress["unsettled"] and not settled)
+        outcome_unknown = isinstance(failure, Unknown) or (progress["outcome_unknown"] and not settled)
         payload = error_payload(failure.error_class, failure.message, refused=settled)
-        return "TimedOut" if unsettled else "Failed", payload, progress["calls"]
+        return "TimedOut" if outcome_unknown else "Failed", payload, progress["calls"]
 
     async def _give_back(self, command: Command, progress: dict[str, Json], delivered: int, delay: float) -> None:
         """Leaves word for whoever gets the command next, and ends this delivery."""

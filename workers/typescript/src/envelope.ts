@@ -20,7 +20,7 @@ export type ResultType = "Succeeded" | "Failed" | "TimedOut";
 /** What workers leave for each other about a command that goes back to the queue. */
 export interface Progress {
   calls: number;
-  unsettled: boolean;
+  outcome_unknown: boolean;
   delivered: number;
   not_before_ms: number;
   worker: string;
@@ -123,7 +123,7 @@ export const errorPayload = (
 /** Numbers that JSON cannot hold, and integers that the runner does not read. */
 function checkNumber(value: unknown): void {
   if (typeof value !== "number") return;
-  if (!Number.isFinite(value)) throw new Error(`${value} is no number in JSON`);
+  if (!Number.isFinite(value)) throw new Error(`${value} is not a number in JSON`);
   // From 1e21 on it is written with an exponent, and read as a double.
   const written = Number.isInteger(value) && Math.abs(value) < 1e21;
   if (written && (value >= 2 ** 63 || value < -(2 ** 63))) {

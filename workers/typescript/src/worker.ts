@@ -104,7 +104,7 @@ export class Worker {
   /** Registers the handler of an effect. */
   effect(name: string, handler: Handler, options: EffectOptions = {}): this {
     if (!isName(name) || this.effects.some((effect) => effect.name === name)) {
-      throw new Error(`"${name}" is no name of an effect, or has a handler already`);
+      throw new Error(`"${name}" is not a name of an effect, or has a handler already`);
     }
     this.effects.push({ name, handler, concurrency: 32, attempts: 5, timeout: 60_000, ...options });
     return this;
@@ -272,13 +272,13 @@ export class Worker {
     delivered: number,
     abort: AbortController,
   ): Promise<[ResultType, Json, number]> {
-    const none = { calls: 0, unsettled: false, delivered: 0, not_before_ms: 0, worker: "" };
+    const none = { calls: 0, outcome_unknown: false, delivered: 0, not_before_ms: 0, worker: "" };
     const progress: Progress = { ...none, ...initial };
     if (delivered > 1) {
       const stored = await this.last(this.commands, subjectOf(command, "effect_progress"));
       Object.assign(progress, stored ? JSON.parse(stored) : {});
       // A delivery that ended without a word may have made a call.
-      if (progress.delivered + 1 !== delivered) progress.unsettled = true;
+      if (progress.delivered + 1 !== delivered) progress.outcome_unknown = true;
     }
     const left = command.deadlineMs - Date.now();
     if (left <= 0) {
@@ -298,7 +298,7 @@ export class Worker {
       if (failure !== error) say(`the handler of ${effect.name} failed`, error);
     }
     if (failure instanceof Retry) {
-      progress.unsettled ||= failure.unknown;
+      progress.outcome_unknown ||= failure.unknown;
       const pause = failure.after ?? Math.min(FIRST_PAUSE * 2 ** (progress.calls - 1), PAUSE_MAX);
       const due = Date.now() + pause;
       if (progress.calls < effect.attempts && due < command.deadlineMs) {
@@ -308,9 +308,9 @@ export class Worker {
       }
     }
     const settled = failure instanceof Failed && failure.settles;
-    const unsettled = failure instanceof Unknown || (progress.unsettled && !settled);
+    const outcome_unknown = failure instanceof Unknown || (progress.outcome_unknown && !settled);
     const payload = errorPayload(failure.errorClass, failure.message, settled);
-    return [unsettled ? "TimedOut" : "Failed", payload, progress.calls];
+    return [outcome_unknown ? "TimedOut" : "Failed", payload, progress.calls];
   }
 
   private async attempt(effect: Effect, command: Command, limit: number, abort: AbortController): Promise<Json> {

@@ -338,14 +338,14 @@ fn the_bound_on_the_encoded_size_holds_for_the_largest_numbers() {
 }
 
 #[test]
-fn a_record_is_settled_when_nothing_can_come_back() {
+fn a_record_has_nothing_open_when_nothing_can_come_back() {
     let mut record = full();
-    assert!(!record.is_settled());
+    assert!(!record.has_nothing_open());
     record.steps[0].outstanding = None;
     record.ledger.entry(0).outstanding = None;
     record.strays.clear();
     record.program = None;
-    for (status, settled) in [
+    for (status, is_closed) in [
         (LedgerStatus::Held, true),
         (LedgerStatus::Undoing, false),
         (LedgerStatus::BackingOff, false),
@@ -355,7 +355,7 @@ fn a_record_is_settled_when_nothing_can_come_back() {
         (LedgerStatus::Kept, true),
     ] {
         record.ledger.entry(0).status = status;
-        assert_eq!(record.is_settled(), settled, "{status:?}");
+        assert_eq!(record.has_nothing_open(), is_closed, "{status:?}");
     }
 }
 

@@ -246,7 +246,7 @@ pub(super) enum Ending {
 }
 
 impl Ending {
-    /// That of an outcome that is no success.
+    /// That of an outcome that is not a success.
     pub(super) const fn of(outcome: &WorkOutcome) -> Self {
         match outcome {
             WorkOutcome::Failed { refused: true, .. } => Self::Refused,
@@ -357,7 +357,7 @@ fn sent(kind: &WorkKind) -> Sent {
         | WorkKind::Fact { .. }
         | WorkKind::Saga { .. }
         | WorkKind::Result { .. }
-        | WorkKind::Recall { .. } => (kind.payload(), None),
+        | WorkKind::Cancel { .. } => (kind.payload(), None),
         WorkKind::Command {
             payload,
             aggregate_id,

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! parent: step running ──start──▶ child: running ──▶ completed, failed, cancelled ──outcome──▶ parent: step over
-//!         step abandoned ─recall─▶ child: compensating
-//!         ledger, undo ───recall─▶ child: completed ──▶ compensating ──▶ cancelled ──outcome──▶ parent: undone
+//!         step abandoned ─cancel─▶ child: compensating
+//!         ledger, undo ───cancel─▶ child: completed ──▶ compensating ──▶ cancelled ──outcome──▶ parent: undone
 //! ```
 
 use bytes::Bytes;
@@ -127,7 +127,7 @@ pub(super) fn undo(saga: &SagaName, locals: Locals<'_>, path: &str) -> Result<Wo
     Ok(WorkKind::Saga {
         saga: saga.clone(),
         key,
-        message: SagaMessage::Recall {
+        message: SagaMessage::CancelChild {
             undo: true,
             known: !matches!(locals.result, None | Some(Json::Null)),
         },
@@ -136,7 +136,7 @@ pub(super) fn undo(saga: &SagaName, locals: Locals<'_>, path: &str) -> Result<Wo
 }
 
 /// Cancels the child of a step that no longer waits for it. `sent` is what the record kept of it.
-pub(super) fn recall(run: &mut Run<'_>, step: u16, sent: Option<&ByteBuf>) -> Result<(), Rejection> {
+pub(super) fn cancel(run: &mut Run<'_>, step: u16, sent: Option<&ByteBuf>) -> Result<(), Rejection> {
     let step = &run.ground.definition.steps[usize::from(step)];
     let (Action::Saga(child), Some(sent)) = (&step.action, sent) else {
         return Ok(());
@@ -148,7 +148,7 @@ pub(super) fn recall(run: &mut Run<'_>, step: u16, sent: Option<&ByteBuf>) -> Re
     let kind = WorkKind::Saga {
         saga: child.saga.clone(),
         key,
-        message: SagaMessage::Recall {
+        message: SagaMessage::CancelChild {
             undo: false,
             known: false,
         },
@@ -233,7 +233,9 @@ pub(super) fn begin_undo(run: &mut Run<'_>) -> Result<bool, Rejection> {
 pub(super) fn report(run: &mut Run<'_>) -> Result<(), Rejection> {
     let is_over = match run.record.phase {
         Phase::Completed | Phase::CompensationFailed => true,
-        Phase::Failed | Phase::Cancelled => run.record.is_settled() || compensation::any_stuck(&run.record),
+        Phase::Failed | Phase::Cancelled => {
+            run.record.has_nothing_open() || compensation::any_stuck(&run.record)
+        }
         Phase::Running | Phase::Compensating | Phase::Finishing => false,
     };
     if !is_over {
@@ -415,11 +417,12 @@ pub(super) fn taken_back<'a>(
         return Ok(nothing(IgnoreReason::NoInstance));
     }
     let seen = seen::control(&ground.input.id);
-    if !(record.phase.is_terminal() && record.is_settled()) && seen::find_event(record, seen).is_some() {
+    if !(record.phase.is_terminal() && record.has_nothing_open()) && seen::find_event(record, seen).is_some()
+    {
         return Ok(Patch::ignored(IgnoreReason::Duplicate));
     }
     match record.phase {
-        Phase::Failed | Phase::Cancelled if !undo || record.is_settled() => {
+        Phase::Failed | Phase::Cancelled if !undo || record.has_nothing_open() => {
             return Ok(nothing(IgnoreReason::Ended));
         }
         Phase::Completed if !undo => return Ok(Patch::ignored(IgnoreReason::Ended)),
@@ -471,7 +474,7 @@ pub fn refusal(instance: &InstanceId, input: &Input, context: &Context<'_>, mess
         InputBody::Control(Control::Start {
             parent: Some(parent), ..
         }) => (parent, CHILD_REFUSED),
-        InputBody::Control(Control::Recall {
+        InputBody::Control(Control::CancelChild {
             parent, undo: true, ..
         }) => (parent, CHILD_GONE),
         _ => return None,

@@ -30,7 +30,7 @@ use super::scope::Locals;
 use super::slot::Slot;
 use super::turns::SOON_MS;
 use super::{Rejection, TIMER_DISCARDED, attempts, children, flight, questions};
-use crate::input::{CancelMode, Settle, Verdict, WorkOutcome, WorkResult};
+use crate::input::{CancelMode, StuckDecision, Verdict, WorkOutcome, WorkResult};
 use crate::ledger::{LedgerEntry, LedgerStatus};
 use crate::patch::Note;
 use crate::record::{Outstanding, Phase, Question, Record};
@@ -179,9 +179,9 @@ pub(super) fn waiting(record: &Record, is: impl Fn(&Outstanding) -> bool) -> Opt
     awaited.find(|(_, outstanding)| is(outstanding)).map(|(at, _)| at)
 }
 
-/// The entry that is stuck because of the command of `result`, where that settles the question.
+/// The entry that is stuck because of the command of `result`, where that answers the question.
 pub(super) fn asked(record: &Record, result: &WorkResult) -> Option<usize> {
-    let is_meant = |question: &Question| question.is_settled_by(result);
+    let is_meant = |question: &Question| question.is_answered_by(result);
     let mut stuck = record.ledger.having(|status| status == LedgerStatus::Stuck);
     let found = stuck.find(|(_, entry)| entry.question.as_deref().is_some_and(is_meant));
     found.map(|(at, _)| at)
@@ -221,7 +221,7 @@ pub(super) fn result(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Res
     let entry = run.record.ledger.entry(at);
     let step = &run.ground.definition.steps[usize::from(entry.step)];
     let command = entry.outstanding.take().map(|outstanding| {
-        run.settled.push(outstanding.row);
+        run.completed.push(outstanding.row);
         outstanding.command
     });
     if let Some(question) = entry.question.take() {
@@ -329,42 +329,42 @@ pub(super) fn retry_all(run: &mut Run<'_>) -> Result<(), Rejection> {
 }
 
 /// Does what an operator says about stuck entries. The caller has checked that there is one.
-pub(super) fn settle(run: &mut Run<'_>, settle: &Settle) -> Result<(), Rejection> {
+pub(super) fn decide(run: &mut Run<'_>, decision: &StuckDecision) -> Result<(), Rejection> {
     let definition = run.ground.definition;
     for at in positions(run, LedgerStatus::Stuck, |entry| {
-        is_meant(definition, entry, settle)
+        is_meant(definition, entry, decision)
     }) {
         let entry = run.record.ledger.entry(at);
         let step = &definition.steps[usize::from(entry.step)];
-        match settle.verdict {
+        match decision.verdict {
             Verdict::Retry => entry.begin_anew(),
             Verdict::Skip => entry.end(LedgerStatus::Kept),
             Verdict::Resolve => entry.undone(),
         }
-        run.notes.push(Note::Settled {
+        run.notes.push(Note::StuckDecided {
             step: step.name.clone(),
-            verdict: settle.verdict.as_str().to_owned(),
-            by: settle.by.clone(),
-            reason: settle.reason.clone(),
+            verdict: decision.verdict.as_str().to_owned(),
+            by: decision.by.clone(),
+            reason: decision.reason.clone(),
         });
     }
     resume(run)
 }
 
 /// Whether there is a stuck entry that an operator speaks of.
-pub(super) fn concerns(definition: &Definition, record: &Record, settle: &Settle) -> bool {
+pub(super) fn concerns(definition: &Definition, record: &Record, decision: &StuckDecision) -> bool {
     let mut stuck = record.ledger.having(|status| status == LedgerStatus::Stuck);
-    stuck.any(|(_, entry)| is_meant(definition, &entry, settle))
+    stuck.any(|(_, entry)| is_meant(definition, &entry, decision))
 }
 
 /// Whether an operator speaks of this stuck entry.
-fn is_meant(definition: &Definition, entry: &LedgerEntry, settle: &Settle) -> bool {
+fn is_meant(definition: &Definition, entry: &LedgerEntry, decision: &StuckDecision) -> bool {
     let Some(step) = definition.steps.get(usize::from(entry.step)) else {
         return false;
     };
-    settle.found.is_none()
-        && settle.step.as_ref().is_none_or(|name| step.is_named(name))
-        && settle.item.is_none_or(|item| entry.item == Some(item))
+    decision.found.is_none()
+        && decision.step.as_ref().is_none_or(|name| step.is_named(name))
+        && decision.item.is_none_or(|item| entry.item == Some(item))
 }
 
 /// Goes on after something was taken off the ledger.

@@ -88,7 +88,7 @@ pub(super) fn stand_on_ledger(run: &mut Run<'_>, slot: Slot, iteration: u32) {
 }
 
 /// An attempt of this slot has succeeded: all that were known by the same key are the same work.
-pub(super) fn settle(run: &mut Run<'_>, slot: Slot, iteration: u32, round: u32) {
+pub(super) fn clear(run: &mut Run<'_>, slot: Slot, iteration: u32, round: u32) {
     let doubts = &mut run.record.doubts;
     doubts.retain(|doubt| !(doubt.is_of(slot, iteration) && doubt.round == round));
 }
@@ -173,7 +173,7 @@ fn done<'a>(
     state.tries.round = doubt.round;
     if let Some(open) = open {
         if open.round == doubt.round {
-            run.settled.push(open.row);
+            run.completed.push(open.row);
         } else {
             run.record.strays.push(Stray {
                 step: slot.step,

@@ -13,7 +13,7 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, children, deadlines, items, settle};
+use super::{Rejection, advance, children, deadlines, items};
 use crate::children::SagaMessage;
 use crate::patch::Note;
 use crate::record::{Outstanding, StepStatus};
@@ -103,7 +103,7 @@ impl<'a> Run<'a> {
                 return Ok(());
             }
             // The instance would wait for it, and for the next one meanwhile.
-            Emit::Effect(step) if Slot::of(*step).step(self).emitted && settle::has_nothing_left(self) => {
+            Emit::Effect(step) if Slot::of(*step).step(self).emitted && advance::has_nothing_left(self) => {
                 self.leave_out_effect(*step, iteration);
                 return Ok(());
             }

@@ -37,7 +37,7 @@ pub(super) fn acted<'a>(run: &mut Run<'a>, slot: Slot, payload: &'a [u8]) -> Res
     state.tries.unknown = false;
     state.tries.has_failed = false;
     let (iteration, round) = (state.iteration, state.tries.round);
-    doubts::settle(run, slot, iteration, round);
+    doubts::clear(run, slot, iteration, round);
     let state = run.slot_mut(slot);
     // Where the work may be given up, it is sent once more.
     let is_silent = step.wait.as_ref().is_some_and(|wait| wait.heartbeat_ms.is_some());
@@ -48,7 +48,7 @@ pub(super) fn acted<'a>(run: &mut Run<'a>, slot: Slot, payload: &'a [u8]) -> Res
         state.take_input()
     };
     let read_at_end = end_reads_result(step);
-    // It is parsed only if something reads it, and then at once, so that what is no JSON is told here.
+    // It is parsed only if something reads it, and then at once, so that what is not JSON is told here.
     let result = if reads_result(step) {
         Some(run.result(payload, &step.name)?)
     } else {
@@ -83,7 +83,7 @@ pub(super) fn unusable(
     state.tries.unknown = false;
     state.tries.has_failed = false;
     let (iteration, round) = (state.iteration, state.tries.round);
-    doubts::settle(run, slot, iteration, round);
+    doubts::clear(run, slot, iteration, round);
     let input = run.slot_mut(slot).take_input();
     let result = kept(run, payload);
     entries::push_unusable(run, slot, input, result);
@@ -197,7 +197,7 @@ pub(super) fn failed(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Resul
         children::hold(run, slot, iteration, input);
     } else {
         if unknown {
-            children::recall(run, slot.step, input.as_ref())?;
+            children::cancel(run, slot.step, input.as_ref())?;
         }
         entries::push_remains(run, slot, input, Remains { unknown, failed });
     }
@@ -243,7 +243,7 @@ pub(super) fn abandon(run: &mut Run<'_>, slot: Slot) {
 /// The result of a stray: what happened must be undone.
 pub(super) fn late(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Result<(), Rejection> {
     let stray = run.record.strays.remove(at);
-    run.settled.push(stray.outstanding.row);
+    run.completed.push(stray.outstanding.row);
     let slot = Slot {
         step: stray.step,
         item: stray.item,
@@ -251,7 +251,7 @@ pub(super) fn late(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Resul
     if let WorkOutcome::TimedOut { .. } = outcome {
         doubts::remember_stray(run, &stray);
     } else if outcome.has_happened() {
-        doubts::settle(run, slot, stray.iteration, stray.outstanding.round);
+        doubts::clear(run, slot, stray.iteration, stray.outstanding.round);
     }
     let step = slot.step(run);
     let (unknown, failed) = (stray.unknown, stray.failed);

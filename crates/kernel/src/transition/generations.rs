@@ -141,7 +141,7 @@ pub fn apply_ended(
         InputBody::Control(Control::Start {
             parent: Some(parent), ..
         }) => Ok(children::start_again(ground, record, Some(parent))),
-        InputBody::Control(Control::Recall { parent, undo, known }) => {
+        InputBody::Control(Control::CancelChild { parent, undo, known }) => {
             check_definition(ground.definition, record)?;
             children::taken_back(ground, record, parent, *undo, *known)
         }

@@ -20,7 +20,7 @@ use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
 use super::turns::SOON_MS;
-use super::{Rejection, WORK_PENDING, attempts, entries, groups, joins, settle, turns, waits};
+use super::{Rejection, WORK_PENDING, advance, attempts, entries, groups, joins, turns, waits};
 use crate::items::{Bounds, Item, Items};
 use crate::patch::Note;
 use crate::record::{StepState, StepStatus};
@@ -36,7 +36,7 @@ pub(super) fn start<'a>(run: &mut Run<'a>, slot: Slot, foreach: &'a Foreach) -> 
     let Json::List(list) = list else {
         return Err(Rejection {
             reason: "expression",
-            message: format!("{}: the value is no list", place()),
+            message: format!("{}: the value is not a list", place()),
         });
     };
     let Numbers {
@@ -309,7 +309,7 @@ fn lead(run: &mut Run<'_>, slot: Slot, foreach: &Foreach, index: u32) -> Result<
         items.is_some_and(|items| items.position(index).is_some())
     };
     let mut changed = false;
-    while present(run) && settle::frame(run, steps.clone(), Some(index))? {
+    while present(run) && advance::frame(run, steps.clone(), Some(index))? {
         changed = true;
     }
     let item = Slot {

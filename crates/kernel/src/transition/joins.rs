@@ -34,11 +34,14 @@ pub(super) enum Standing {
 /// How far the needs of a step have come.
 pub(super) fn standing(run: &Run<'_>, slot: Slot) -> Standing {
     let step = slot.step(run);
-    let tally = Tally::of(run, slot);
+    let counts = BranchCounts::of(run, slot);
     let (met, out_of_reach) = match &step.join {
-        Join::All => (tally.open == 0, tally.lost > 0),
+        Join::All => (counts.open == 0, counts.lost > 0),
         Join::AtLeast { count, .. } => match count.fixed().or(run.slot(slot).needed) {
-            Some(count) => (tally.done >= count, tally.done.saturating_add(tally.open) < count),
+            Some(count) => (
+                counts.done >= count,
+                counts.done.saturating_add(counts.open) < count,
+            ),
             // It is computed when the first of the needs is over.
             None => (false, false),
         },
@@ -62,9 +65,9 @@ pub(super) fn compute(run: &mut Run<'_>, slot: Slot) -> Result<bool, Rejection> 
     if count.fixed().is_some() || run.slot(slot).needed.is_some() {
         return Ok(false);
     }
-    let tally = Tally::of(run, slot);
+    let counts = BranchCounts::of(run, slot);
     let needs = u32::try_from(step.needs.len()).unwrap_or(u32::MAX);
-    if tally.open >= needs {
+    if counts.open >= needs {
         return Ok(false);
     }
     let place = format!("{}.join.at_least", Place::Step { name: &step.name });
@@ -145,12 +148,12 @@ pub(super) fn is_out_of_reach(run: &Run<'_>, slot: Slot) -> bool {
 /// Fails a step whose needs cannot be met any more.
 pub(super) fn out_of_reach(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> {
     let step = slot.step(run);
-    let tally = Tally::of(run, slot);
+    let counts = BranchCounts::of(run, slot);
     let message = format!(
         "of {} needs {} are done and {} may still be",
         step.needs.len(),
-        tally.done,
-        tally.open
+        counts.done,
+        counts.open
     );
     let defeat = Defeat {
         class: JOIN_UNREACHABLE,
@@ -237,7 +240,7 @@ pub(super) fn give_up(run: &mut Run<'_>, slot: Slot) {
 
 /// What the needs of a step came to so far.
 #[derive(Debug, Default)]
-struct Tally {
+struct BranchCounts {
     done: u32,
     /// They may be done later.
     open: u32,
@@ -245,23 +248,23 @@ struct Tally {
     lost: u32,
 }
 
-impl Tally {
+impl BranchCounts {
     fn of(run: &Run<'_>, slot: Slot) -> Self {
-        let mut tally = Self::default();
+        let mut counts = Self::default();
         for need in &slot.step(run).needs {
             let count = match run.slot(slot.peer(run, *need)).status {
-                StepStatus::Done => &mut tally.done,
+                StepStatus::Done => &mut counts.done,
                 StepStatus::Skipped => continue,
-                StepStatus::Failed | StepStatus::Abandoned => &mut tally.lost,
+                StepStatus::Failed | StepStatus::Abandoned => &mut counts.lost,
                 StepStatus::Pending
                 | StepStatus::Running
                 | StepStatus::BackingOff
                 | StepStatus::Delayed
                 | StepStatus::Waiting
-                | StepStatus::Stuck => &mut tally.open,
+                | StepStatus::Stuck => &mut counts.open,
             };
             *count += 1;
         }
-        tally
+        counts
     }
 }

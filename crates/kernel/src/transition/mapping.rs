@@ -346,7 +346,7 @@ impl<'d> Mapping<'d> {
             let Some(group) = step.within.map(usize::from).filter(|_| taken[index].is_none()) else {
                 continue;
             };
-            // A group comes before its members, so its own state is settled here.
+            // A group comes before its members, so its own state is decided here.
             match states[group].status {
                 StepStatus::Pending => {}
                 now if now.is_under_way() => {

@@ -1,16 +1,18 @@
 //! The transition: `(definition, record, input) -> patch`.
 //!
 //! Order within one input: what is stale or repeated is ignored; a result, timer or control updates what it
-//! is for; handlers run, those of the machine's state before those of the saga; the settle loop starts what
+//! is for; handlers run, those of the machine's state before those of the saga; the advance loop starts what
 //! can start; timers whose `cancel_when` holds are cleared; the instance ends if its outcome is reached.
 //!
 //! An input is applied as a whole or rejected as a whole. This module only decides which case an input is;
 //! each case has a module of its own.
 
 mod actions;
+mod advance;
 mod aliases;
 mod arena;
 mod attempts;
+mod cancellations;
 mod children;
 mod compensation;
 mod deadlines;
@@ -35,14 +37,12 @@ mod migrate;
 mod place;
 mod program;
 mod questions;
-mod recalls;
 mod requests;
 mod results;
 mod run;
 mod schemas;
 mod scope;
 mod seen;
-mod settle;
 mod signals;
 mod slot;
 mod timers;
@@ -265,7 +265,7 @@ fn without_instance(ground: Ground<'_>) -> Result<Patch, Rejection> {
         InputBody::Control(Control::Start { input, parent }) => {
             requests::start(ground, input, parent.as_ref())
         }
-        InputBody::Control(Control::Recall { parent, undo, known }) => {
+        InputBody::Control(Control::CancelChild { parent, undo, known }) => {
             Ok(children::not_there(ground, parent, *undo, *known))
         }
         InputBody::Control(_) => Ok(Patch::ignored(IgnoreReason::NoInstance)),
@@ -334,7 +334,7 @@ fn with_control<'a>(
 ) -> Result<Patch, Rejection> {
     match control {
         Control::Start { parent, .. } => return Ok(children::start_again(ground, record, parent.as_ref())),
-        Control::Recall { parent, undo, known } => {
+        Control::CancelChild { parent, undo, known } => {
             return children::taken_back(ground, record, parent, *undo, *known);
         }
         // It may come as often as it likes, so it takes no place among the inputs that are remembered.
@@ -347,7 +347,7 @@ fn with_control<'a>(
         | Control::AliasRead { .. } => return Ok(Patch::ignored(IgnoreReason::NoHandler)),
         Control::Cancel { .. }
         | Control::Retry
-        | Control::Settle(_)
+        | Control::DecideStuck(_)
         | Control::Signal { .. }
         | Control::Callback { .. }
         | Control::Migrate { .. } => {}
@@ -361,7 +361,7 @@ fn with_control<'a>(
     seen::remember_event(&mut run.record, seen);
     match control {
         Control::Start { .. }
-        | Control::Recall { .. }
+        | Control::CancelChild { .. }
         | Control::Heartbeat { .. }
         | Control::RegisterAlias { .. }
         | Control::ReleaseAlias { .. }
@@ -374,9 +374,9 @@ fn with_control<'a>(
             questions::retry_all(&mut run)?;
             compensation::retry_all(&mut run)?;
         }
-        Control::Settle(settle) => {
-            questions::settle(&mut run, settle)?;
-            compensation::settle(&mut run, settle)?;
+        Control::DecideStuck(decision) => {
+            questions::decide(&mut run, decision)?;
+            compensation::decide(&mut run, decision)?;
         }
         Control::Signal { .. } => match signals::told(&mut run, control)? {
             Offered::Used => {}
@@ -411,13 +411,13 @@ fn control_refusal(definition: &Definition, record: &Record, control: &Control) 
         }
         Control::Callback { .. } => record.phase == Phase::Running || flight::is_open(record),
         Control::Retry => compensation::any_stuck(record) || questions::any(record),
-        Control::Settle(settle) => {
-            compensation::concerns(definition, record, settle)
-                || questions::concerns(definition, record, settle)
+        Control::DecideStuck(decision) => {
+            compensation::concerns(definition, record, decision)
+                || questions::concerns(definition, record, decision)
         }
         Control::Migrate { .. } => !record.phase.is_terminal(),
         Control::Start { .. }
-        | Control::Recall { .. }
+        | Control::CancelChild { .. }
         | Control::Heartbeat { .. }
         | Control::RegisterAlias { .. }
         | Control::ReleaseAlias { .. }

@@ -87,7 +87,7 @@ pub(super) fn waiting(record: &Record, is: impl Fn(&Pending) -> bool) -> Option<
 pub(super) fn ended(run: &mut Run<'_>, at: usize, told: Told<'_, '_>) -> Result<(), Rejection> {
     let program = run.record.program.get_or_insert_default();
     let Pending { name, outstanding } = program.pending.remove(at);
-    run.settled.push(outstanding.row);
+    run.completed.push(outstanding.row);
     remember(run.record.program.get_or_insert_default(), &name, told.outcome);
     if run.is_failing() {
         // The program cannot be asked about this one; about what else is under way it will be.

@@ -25,7 +25,7 @@ use super::results::{Told, effect_of, output_of};
 use super::run::Run;
 use super::slot::Slot;
 use super::{Rejection, TIMEOUT_CLASS, waits};
-use crate::input::{Found, Settle, UnknownClass, Verdict, WorkOutcome, WorkResult};
+use crate::input::{Found, StuckDecision, UnknownClass, Verdict, WorkOutcome, WorkResult};
 use crate::outcome::RESULT_SCHEMA;
 use crate::patch::Note;
 use crate::record::{Question, Record, StepState, StepStatus};
@@ -90,9 +90,9 @@ pub(super) fn ask(
     Ok(())
 }
 
-/// The step that is stuck because of the command of `result`, where that settles the question.
+/// The step that is stuck because of the command of `result`, where that answers the question.
 pub(super) fn waiting(record: &Record, result: &WorkResult) -> Option<Slot> {
-    let is_meant = |question: &Question| question.is_settled_by(result);
+    let is_meant = |question: &Question| question.is_answered_by(result);
     let (slot, _) = Slot::all(record).find(|(_, state)| state.question.as_deref().is_some_and(is_meant))?;
     Some(slot)
 }
@@ -104,13 +104,13 @@ pub(super) fn short(message: &str) -> String {
 
 impl Question {
     /// Whether the result is that of its command, and says more than that nobody knows.
-    pub(super) fn is_settled_by(&self, result: &WorkResult) -> bool {
+    pub(super) fn is_answered_by(&self, result: &WorkResult) -> bool {
         self.command == result.command_id && !matches!(result.outcome, WorkOutcome::TimedOut { .. })
     }
 }
 
 /// The result that nobody expected any more has come, and says more than an operator could.
-pub(super) fn settle_by_result<'a>(
+pub(super) fn answer_by_result<'a>(
     run: &mut Run<'a>,
     slot: Slot,
     told: Told<'a, '_>,
@@ -134,7 +134,7 @@ pub(super) fn settle_by_result<'a>(
 
 /// Something that a step waits for has come. Where its result is not read, that is proof enough that the action
 /// has happened.
-pub(super) fn settle_by_proof(run: &mut Run<'_>) -> Result<(), Rejection> {
+pub(super) fn answer_by_proof(run: &mut Run<'_>) -> Result<(), Rejection> {
     for slot in stuck(&run.record).collect::<Vec<_>>() {
         if is_stuck(run, slot) && !ends::reads_result(slot.step(run)) {
             let before = run.focus(Some(slot));
@@ -154,8 +154,8 @@ pub(super) fn any(record: &Record) -> bool {
 }
 
 /// Whether there is a step that is stuck and of which an operator speaks.
-pub(super) fn concerns(definition: &Definition, record: &Record, settle: &Settle) -> bool {
-    !meant(definition, record, settle).is_empty()
+pub(super) fn concerns(definition: &Definition, record: &Record, decision: &StuckDecision) -> bool {
+    !meant(definition, record, decision).is_empty()
 }
 
 /// Sends the work of every step that is stuck once more.
@@ -167,25 +167,25 @@ pub(super) fn retry_all(run: &mut Run<'_>) -> Result<(), Rejection> {
 }
 
 /// Does what an operator says about steps that are stuck.
-pub(super) fn settle<'a>(run: &mut Run<'a>, settle: &'a Settle) -> Result<(), Rejection> {
+pub(super) fn decide<'a>(run: &mut Run<'a>, decision: &'a StuckDecision) -> Result<(), Rejection> {
     let (definition, limits) = (run.ground.definition, run.ground.context.limits);
-    if let Err(Unfit::Result(message)) = check_answer(definition, &run.record, settle, limits) {
+    if let Err(Unfit::Result(message)) = check_answer(definition, &run.record, decision, limits) {
         let reason = RESULT_SCHEMA;
         return Err(Rejection { reason, message });
     }
-    for slot in meant(definition, &run.record, settle) {
+    for slot in meant(definition, &run.record, decision) {
         // What was said about another one may have given it up.
         if !is_stuck(run, slot) {
             continue;
         }
-        let said = settle.found.as_ref().map_or("retry", Found::as_str);
-        run.note(Note::Settled {
+        let said = decision.found.as_ref().map_or("retry", Found::as_str);
+        run.note(Note::StuckDecided {
             step: slot.step(run).name.clone(),
             verdict: said.to_owned(),
-            by: settle.by.clone(),
-            reason: settle.reason.clone(),
+            by: decision.by.clone(),
+            reason: decision.reason.clone(),
         });
-        match &settle.found {
+        match &decision.found {
             None => again(run, slot)?,
             Some(Found::Done { result }) => done(run, slot, result.as_bytes(), None)?,
             Some(Found::NotDone) => not_done(run, slot)?,
@@ -195,10 +195,10 @@ pub(super) fn settle<'a>(run: &mut Run<'a>, settle: &'a Settle) -> Result<(), Re
 }
 
 /// Steps that are stuck and of which an operator speaks. Only `retry` says enough without what was found.
-fn meant(definition: &Definition, record: &Record, settle: &Settle) -> Vec<Slot> {
-    let is_about_steps = match settle.verdict {
-        Verdict::Retry => settle.found.is_none(),
-        Verdict::Resolve => settle.found.is_some(),
+fn meant(definition: &Definition, record: &Record, decision: &StuckDecision) -> Vec<Slot> {
+    let is_about_steps = match decision.verdict {
+        Verdict::Retry => decision.found.is_none(),
+        Verdict::Resolve => decision.found.is_some(),
         Verdict::Skip => false,
     };
     if !is_about_steps {
@@ -206,9 +206,9 @@ fn meant(definition: &Definition, record: &Record, settle: &Settle) -> Vec<Slot>
     }
     let is_named = |slot: &Slot| {
         let step = definition.steps.get(usize::from(slot.step));
-        let name = settle.step.as_ref();
+        let name = decision.step.as_ref();
         step.is_some_and(|step| name.is_none_or(|name| step.is_named(name)))
-            && settle.item.is_none_or(|item| slot.item == Some(item))
+            && decision.item.is_none_or(|item| slot.item == Some(item))
     };
     stuck(record).filter(is_named).collect()
 }
@@ -273,14 +273,14 @@ fn again(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> {
 pub fn check_answer(
     definition: &Definition,
     record: &Record,
-    settle: &Settle,
+    decision: &StuckDecision,
     limits: &Limits,
 ) -> Result<(), Unfit> {
-    let meant = meant(definition, record, settle);
+    let meant = meant(definition, record, decision);
     if meant.is_empty() {
         return Err(Unfit::NotStuck);
     }
-    let Some(Found::Done { result }) = &settle.found else {
+    let Some(Found::Done { result }) = &decision.found else {
         return Ok(());
     };
     let result = Json::parse(result.as_bytes(), limits.json_depth)

@@ -241,7 +241,7 @@ fn apply<'a>(run: &mut Run<'a>, waiting: Waiting, told: Told<'a, '_>) -> Result<
             doubts::succeeded(run, at, told)?;
             give_up(run, step, told)
         }
-        Waiting::Question(slot) => questions::settle_by_result(run, slot, told),
+        Waiting::Question(slot) => questions::answer_by_result(run, slot, told),
         Waiting::Step(slot) => {
             let state = run.slot_mut(slot);
             if state.status != StepStatus::Running {
@@ -250,7 +250,7 @@ fn apply<'a>(run: &mut Run<'a>, waiting: Waiting, told: Told<'a, '_>) -> Result<
             let Some(outstanding) = state.outstanding.take() else {
                 return Err(slot.mismatch(run, "waits for no result"));
             };
-            run.settled.push(outstanding.row);
+            run.completed.push(outstanding.row);
             let before = run.focus(Some(slot));
             attempts::ended(run, slot, outstanding.command, told)?;
             run.focus(before);

@@ -48,7 +48,7 @@ pub(super) struct Run<'a> {
     pub work: Vec<WorkItem>,
     /// Which of them are not sent after all, by index.
     pub unsent: Vec<u16>,
-    pub settled: Vec<WorkRef>,
+    pub completed: Vec<WorkRef>,
     pub notes: Vec<Note>,
     pub readmit: bool,
     /// Timers set so far, the index of the next one.
@@ -149,7 +149,7 @@ impl<'a> Run<'a> {
 
     fn with(ground: Ground<'a>, mut record: Record, data: &'a [u8]) -> Self {
         record.version = record.version.saturating_add(1);
-        // The time of an instance never goes back: an input that was deferred or parked would otherwise set
+        // The time of an instance never goes back: an input that was deferred or blocked would otherwise set
         // timers and deadlines that are over already.
         record.updated = record.updated.max(ground.input.time);
         match &ground.input.body {
@@ -168,7 +168,7 @@ impl<'a> Run<'a> {
             parsed: Parsed::default(),
             work: Vec::new(),
             unsent: Vec::new(),
-            settled: Vec::new(),
+            completed: Vec::new(),
             notes: Vec::new(),
             readmit: false,
             timers_set: 0,
@@ -251,7 +251,7 @@ impl<'a> Run<'a> {
             .filter(|(name, row)| self.record.timers.get(*name) != Some(row))
             .map(|(_, row)| row.clone())
             .collect();
-        let ended = self.record.phase.is_terminal() && self.record.is_settled();
+        let ended = self.record.phase.is_terminal() && self.record.has_nothing_open();
         let mut readmit = self.readmit;
         if ended && self.record.deferred > 0 {
             // They may begin another generation.
@@ -271,7 +271,7 @@ impl<'a> Run<'a> {
             outcome,
             record,
             work: self.work,
-            settled: self.settled,
+            completed: self.completed,
             timers_set,
             timers_cleared,
             deferred: outcome == Outcome::Deferred,

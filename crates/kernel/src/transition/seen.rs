@@ -26,7 +26,7 @@ pub(super) fn start(id: &str) -> u64 {
     hash(&[b"start", id.as_bytes()])
 }
 
-/// A result, by its command; `None` where the outcome is unknown, which a later result may settle.
+/// A result, by its command; `None` where the outcome is unknown, which a later result may decide.
 pub(super) fn result(result: &WorkResult) -> Option<Seen> {
     let content = match &result.outcome {
         WorkOutcome::Succeeded { payload } => content(&[b"ok", payload]),

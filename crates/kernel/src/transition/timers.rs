@@ -142,7 +142,7 @@ fn step_timer(run: &mut Run<'_>, kind: &str, slot: Slot) -> Result<(), Rejection
         (heartbeats::HEARTBEAT, _) => heartbeats::missed(run, slot)?,
         (DEADLINE, _) => deadlines::passed(run, slot)?,
         (turns::REPEAT, Some(Group::Repeat(repeat))) => turns::due(run, slot, repeat)?,
-        // A loop over a list goes on as the instance settles.
+        // A loop over a list goes on as the instance advances.
         _ => {}
     }
     run.focus(before);

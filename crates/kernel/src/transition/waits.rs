@@ -194,7 +194,7 @@ pub(super) fn offer<'a>(run: &mut Run<'a>, message: Message<'a>) -> Result<Offer
     run.note(Note::Buffered {
         name: message.name.to_owned(),
     });
-    questions::settle_by_proof(run)?;
+    questions::answer_by_proof(run)?;
     Ok(Offered::Used)
 }
 

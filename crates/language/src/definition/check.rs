@@ -9,10 +9,10 @@ use super::endings;
 use super::fields;
 use super::findings::Findings;
 use super::groups::{self, Outlined};
-use super::left_done::{self, Acting};
 use super::model::{Actions, Definition, Handler, Machine, Step, Then};
 use super::never;
 use super::saga::{handled_types, member};
+use super::uncompensated::{self, Acting};
 use super::yaml::{Node, Value};
 use crate::expr::nearest;
 
@@ -98,7 +98,7 @@ fn order(
         && loose.is_empty()
     {
         let before = |step: usize, other: usize| certain[step].has(other);
-        left_done::check(steps.list, outline, acting, before, findings);
+        uncompensated::check(steps.list, outline, acting, before, findings);
     }
 }
 

@@ -59,7 +59,7 @@ pub const TOO_MANY: &str = "SR0128";
 /// A result that a compensation reads and may not have.
 pub const ABSENT_RESULT: &str = "SR0129";
 /// A step that nothing undoes, and after which the instance may fail.
-pub const LEFT_DONE: &str = "SR0130";
+pub const UNCOMPENSATED: &str = "SR0130";
 /// An alias that nothing registers.
 pub const UNKNOWN_ALIAS: &str = "SR0131";
 /// An alias by which no event is matched.
@@ -72,7 +72,7 @@ pub const USELESS_BOUND: &str = "SR0134";
 pub const SURPRISE: &str = "SR0135";
 /// A path that leads to no program.
 pub const PROGRAM_FILE: &str = "SR0140";
-/// A module that is no program.
+/// A module that is not a program.
 pub const PROGRAM: &str = "SR0141";
 /// A program, and a runner that is built without them.
 pub const NO_PROGRAMS: &str = "SR0142";
@@ -110,7 +110,7 @@ pub const OVERLOAD: &str = "SR0174";
 pub const UNGUARDED: &str = "SR0175";
 /// A comparison or a condition whose outcome is certain.
 pub const CERTAIN: &str = "SR0176";
-/// A condition that is no boolean.
+/// A condition that is not a boolean.
 pub const NOT_BOOL: &str = "SR0177";
 /// A value that does not fit its schema.
 pub const MISFIT: &str = "SR0178";

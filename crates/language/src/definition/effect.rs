@@ -58,7 +58,7 @@ pub struct EffectDefinition {
     /// What follows a call that was begun and whose outcome is unknown.
     pub on_ambiguous: OnAmbiguous,
     /// What becomes of a call whose result nobody waits for any longer.
-    pub on_recall: OnRecall,
+    pub on_cancel: OnCancel,
     pub limits: EffectLimits,
     /// When the upstream is left alone. `None`: as others say that call the same host, or the default.
     pub breaker: Option<BreakerRule>,
@@ -147,7 +147,7 @@ pub enum OnAmbiguous {
 
 /// What becomes of a call whose result nobody waits for any longer. One that changes nothing ends at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum OnRecall {
+pub enum OnCancel {
     /// It comes to its end, so that it is known what it did; no other follows.
     #[default]
     Finish,
@@ -158,9 +158,9 @@ pub enum OnRecall {
 /// How much of an effect one worker does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EffectLimits {
-    /// Commands in hand at the same time. Default 32.
+    /// Commands in progress at the same time. Default 32.
     pub concurrency: u32,
-    /// Commands of one tenant in hand at the same time. Default: as many as of all tenants.
+    /// Commands of one tenant in progress at the same time. Default: as many as of all tenants.
     pub per_tenant: Option<u32>,
     /// How fast commands are taken. Default: as fast as they come.
     pub rate: Option<Rate>,
@@ -224,7 +224,7 @@ pub enum Provider {
     Nats(NatsCall),
     /// Renders `result` from `input` without any I/O.
     Transform,
-    /// A worker that is no saga-runner takes its commands.
+    /// A worker that is not saga-runner takes its commands.
     External,
     /// A provider that is compiled into the runner by whoever builds it.
     Custom(CustomCall),

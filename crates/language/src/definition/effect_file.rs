@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::codes;
 use super::contract::{ASK, ON_AMBIGUOUS};
 use super::effect::{
-    AMBIGUOUS, Classify, EFFECT_RETRY_CLASSES, EffectDefinition, EffectSchemas, OnAmbiguous, OnRecall,
+    AMBIGUOUS, Classify, EFFECT_RETRY_CLASSES, EffectDefinition, EffectSchemas, OnAmbiguous, OnCancel,
     Provider, RuledOutcome,
 };
 use super::effect_custom;
@@ -36,7 +36,7 @@ const CALL_KEYS: &[&str] = &[
     "timeout",
     "retry",
     ON_AMBIGUOUS,
-    "on_recall",
+    "on_cancel",
     "breaker",
     "classify",
 ];
@@ -111,7 +111,7 @@ pub fn compile(
     let (policy, mut retry_classes) = retries(&fields, is_mail, findings);
     let on_ambiguous = on_ambiguous(&fields, provider.as_ref(), &mut retry_classes, findings);
     contract.asks = on_ambiguous == OnAmbiguous::Ask;
-    let on_recall = on_recall(&fields, findings);
+    let on_cancel = on_cancel(&fields, findings);
     let limits = effect_limits::limits(&fields, findings);
     let breaker = effect_limits::breaker(&fields, findings);
     let classify = fields
@@ -140,7 +140,7 @@ pub fn compile(
         retry: policy,
         retry_classes,
         on_ambiguous,
-        on_recall,
+        on_cancel,
         limits,
         breaker,
         classify,
@@ -340,13 +340,13 @@ fn on_ambiguous(
     OnAmbiguous::default()
 }
 
-fn on_recall(fields: &Fields<'_, '_>, findings: &mut Findings<'_>) -> OnRecall {
-    let answers = [("finish", OnRecall::Finish), ("interrupt", OnRecall::Interrupt)];
-    let Some(entry) = fields.get("on_recall") else {
-        return OnRecall::default();
+fn on_cancel(fields: &Fields<'_, '_>, findings: &mut Findings<'_>) -> OnCancel {
+    let answers = [("finish", OnCancel::Finish), ("interrupt", OnCancel::Interrupt)];
+    let Some(entry) = fields.get("on_cancel") else {
+        return OnCancel::default();
     };
     let Some(text) = fields::text(&entry.value, &entry.key_span, "`finish` or `interrupt`", findings) else {
-        return OnRecall::default();
+        return OnCancel::default();
     };
     let known = answers.iter().find(|(name, _)| *name == text);
     if known.is_none() {
@@ -355,7 +355,7 @@ fn on_recall(fields: &Fields<'_, '_>, findings: &mut Findings<'_>) -> OnRecall {
             .error(codes::WRONG_VALUE, entry.value.span.clone(), message)
             .help(Some("answers are finish and interrupt".to_owned()));
     }
-    known.map_or_else(OnRecall::default, |(_, answer)| *answer)
+    known.map_or_else(OnCancel::default, |(_, answer)| *answer)
 }
 
 fn class<'n>(node: &'n Node<'_>, entry: &Entry<'_>, findings: &mut Findings<'_>) -> Option<&'n str> {

@@ -220,7 +220,7 @@ mod described {
         let pool = match DescriptorPool::decode(bytes) {
             Ok(pool) => pool,
             Err(error) => {
-                let message = format!("these are no descriptors: {error}");
+                let message = format!("these are not descriptors: {error}");
                 findings.error(codes::DESCRIPTORS, place("descriptors"), message);
                 return false;
             }

@@ -39,7 +39,7 @@ pub fn limits(fields: &Fields<'_, '_>, findings: &mut Findings<'_>) -> EffectLim
         && per_tenant > limits.concurrency
     {
         let message = format!(
-            "one tenant may have more in hand than all tenants together ({})",
+            "one tenant may have more in progress than all tenants together ({})",
             limits.concurrency
         );
         findings.error(codes::CONTRADICTION, entry.value.span.clone(), message);

@@ -362,7 +362,7 @@ pub fn is_event_type(text: &str, span: &Range<usize>, findings: &mut Findings<'_
     if let Some((word, name)) = text.split_once('.')
         && RESERVED_TYPES.contains(&word)
     {
-        let message = format!("\"{word}\" is no aggregate type: it is reserved");
+        let message = format!("\"{word}\" is not an aggregate type: it is reserved");
         let help = format!(
             "\"{word}.{name}\" is understood under \"handlers\" of a state{}",
             match word {

@@ -17,7 +17,7 @@ pub enum KeyError {
     /// No rule is for it, or its rule gives nothing.
     #[error("{0}")]
     Missing(String),
-    /// The rule gives something that is no key.
+    /// The rule gives something that is not a key.
     #[error("{0}")]
     Invalid(String),
 }

@@ -37,7 +37,7 @@ pub fn check(steps: &[Step], outline: &[Outlined<'_, '_>], findings: &mut Findin
                 } else {
                     (
                         "always fails",
-                        "its \"fail_if\" always holds; \"on_error\" may say with \"continue\" that this is no failure",
+                        "its \"fail_if\" always holds; \"on_error\" may say with \"continue\" that this is not a failure",
                     )
                 };
                 let message = format!(
@@ -90,8 +90,8 @@ pub fn answers(steps: &[Step], outline: &[Outlined<'_, '_>], findings: &mut Find
             JOIN_UNREACHABLE if matches!(step.join, Join::All) && !is_foreach(step) => {
                 Some("it waits for all that it needs")
             }
-            EXHAUSTED if !has("repeat") => Some("it is no \"repeat\""),
-            TOO_MANY_ITEMS | TOO_MANY_FAILED if !is_foreach(step) => Some("it is no \"foreach\""),
+            EXHAUSTED if !has("repeat") => Some("it is not a \"repeat\""),
+            TOO_MANY_ITEMS | TOO_MANY_FAILED if !is_foreach(step) => Some("it is not a \"foreach\""),
             _ => None,
         };
         let classes = step

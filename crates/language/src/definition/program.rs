@@ -154,7 +154,7 @@ impl<'r> Reading<'r, '_> {
         match Program::compile(bytes) {
             Ok(module) => Some((resolved("", reference), module)),
             Err(reason) => {
-                let message = format!("{path} is no program: {reason}");
+                let message = format!("{path} is not a program: {reason}");
                 self.findings.error(codes::PROGRAM, span, message);
                 None
             }

@@ -109,7 +109,7 @@ struct Reader<'n, 't, 'f, 'c> {
     parts: Vec<Rules>,
     /// Schemas that are referred to, by pointer.
     targets: BTreeMap<String, SchemaId>,
-    /// Those of them that are still to be read; a chain of references is no recursion of ours.
+    /// Those of them that are still to be read; a chain of references is not recursion of ours.
     waiting: VecDeque<(SchemaId, &'n Node<'t>)>,
     sound: bool,
 }
@@ -512,7 +512,7 @@ fn circle(parts: &[Rules]) -> Option<SchemaId> {
     None
 }
 
-/// A value of a definition as JSON; what is no JSON number is its text.
+/// A value of a definition as JSON; what is not JSON number is its text.
 pub fn json(node: &Node<'_>) -> Json<'static> {
     match &node.value {
         Value::Scalar(scalar) => match scalar.plain() {

@@ -250,7 +250,7 @@ impl<'a> Evaluation<'_, 'a, '_> {
                 self.budget.lookup(members.len())?;
                 match &needle {
                     Value::Str(key) => Ok(Value::Bool(members.get(key).is_some())),
-                    // Keys elsewhere in CEL, so it is no mistake to ask for them.
+                    // Keys elsewhere in CEL, so it is not a mistake to ask for them.
                     Value::Int(_) | Value::Double(_) | Value::Bool(_) => Ok(Value::Bool(false)),
                     _ => Err(needle.mistyped("`in` a map")),
                 }

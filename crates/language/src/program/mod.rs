@@ -57,7 +57,7 @@ impl Program {
     /// Checks and compiles a module, or finds it among those in use.
     ///
     /// # Errors
-    /// A sentence that says why this is no program.
+    /// A sentence that says why this is not a program.
     pub fn compile(bytes: &Arc<[u8]>) -> Result<Arc<Self>, String> {
         if bytes.len() > MODULE_BYTES_MAX {
             return Err(format!(

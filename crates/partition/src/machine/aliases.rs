@@ -38,7 +38,7 @@ impl Run<'_> {
             InputBody::Control(Control::ReleaseAlias { owner, hears }) => {
                 self.release_alias(input, owner, *hears)?
             }
-            InputBody::Control(Control::Start { parent: Some(_), .. } | Control::Recall { .. }) => {
+            InputBody::Control(Control::Start { parent: Some(_), .. } | Control::CancelChild { .. }) => {
                 let message = format!("the key {} is that of an alias", input.instance.key);
                 return self.refuse(input, 1, &message);
             }
@@ -53,7 +53,7 @@ impl Run<'_> {
             }
         };
         self.tell(input, Told::Outcome(outcome, &[]));
-        Ok(Fate::Settled)
+        Ok(Fate::Done)
     }
 
     /// An event that is matched by the alias.
@@ -67,7 +67,7 @@ impl Run<'_> {
         let max = self.ground.limits.payload_bytes;
         if size_at_most(alias, event) > max {
             let fault = Fault::alias_size(event.payload.len(), max);
-            return self.bury(input, None, fault, turn);
+            return self.dead_letter(input, None, fault, turn);
         }
         let row = self.batch.alias(&input.instance)?;
         if row.owners.is_empty() {
@@ -82,7 +82,7 @@ impl Run<'_> {
         }
         self.forward(alias, &row.owners, input, event)?;
         self.tell(input, Told::Outcome(Outcome::Applied, &[]));
-        Ok(Fate::Settled)
+        Ok(Fate::Done)
     }
 
     /// Puts an event into the outbox for each of `owners`.
@@ -117,7 +117,7 @@ impl Run<'_> {
         if row.was_released_by(owner) {
             let late = Outcome::Ignored(IgnoreReason::Stale);
             self.tell(input, Told::Outcome(late, &[]));
-            return Ok(Fate::Settled);
+            return Ok(Fate::Done);
         }
         match row.owners.iter_mut().find(|known| known.key == owner.key) {
             Some(known) if known.generation >= owner.generation => {
@@ -125,7 +125,7 @@ impl Run<'_> {
                     input,
                     Told::Outcome(Outcome::Ignored(IgnoreReason::Duplicate), &[]),
                 );
-                return Ok(Fate::Settled);
+                return Ok(Fate::Done);
             }
             Some(known) => known.generation = owner.generation,
             None => {
@@ -133,7 +133,7 @@ impl Run<'_> {
                 if full && let Some(ended) = row.ended_owner() {
                     row.owners.remove(ended);
                 } else if full {
-                    return self.bury(input, None, Fault::alias_owners(alias, owner, max), turn);
+                    return self.dead_letter(input, None, Fault::alias_owners(alias, owner, max), turn);
                 }
                 row.owners.push(owner.clone());
             }
@@ -150,7 +150,7 @@ impl Run<'_> {
                 self.forward(alias, std::slice::from_ref(owner), &waiting.input, event)?;
             }
         }
-        Ok(Fate::Settled)
+        Ok(Fate::Done)
     }
 
     /// Tells an instance that the alias has refused it, or has accepted it on a retry.
@@ -293,7 +293,7 @@ impl Run<'_> {
             .retain(|known| over.iter().all(|released| released.owner != *known));
         self.batch.put_alias(id, &row)?;
         self.tell(timer, Told::Outcome(Outcome::Applied, &[]));
-        Ok(Fate::Settled)
+        Ok(Fate::Done)
     }
 
     /// What becomes of an event for which no instance is there.
@@ -307,7 +307,7 @@ impl Run<'_> {
         match self.no_instance(input) {
             NoInstance::DeadLetter => {
                 let fault = Fault::unmatched(alias, input);
-                self.bury(input, None, fault, Turn::FIRST).map(drop)
+                self.dead_letter(input, None, fault, Turn::FIRST).map(drop)
             }
             NoInstance::Ignore | NoInstance::Park(_) => {
                 let gone = Outcome::Ignored(IgnoreReason::NoInstance);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use saga_runner_kernel::alias::Alias;
 use saga_runner_kernel::definition::model::DEADLINE;
 use saga_runner_kernel::ids::{DefinitionHash, InstanceId, TimeMs};
-use saga_runner_kernel::input::{Control, Input, InputBody, Origin, Settle, SourceStream};
+use saga_runner_kernel::input::{Control, Input, InputBody, Origin, SourceStream, StuckDecision};
 use saga_runner_kernel::patch::{IgnoreReason, Note, Outcome, Patch};
 use saga_runner_kernel::record::{Record, Summary};
 use saga_runner_kernel::schedule;
@@ -58,7 +58,7 @@ type Applied = std::thread::Result<Result<Patch, Rejection>>;
 /// What an execution came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    Settled,
+    Done,
     /// Deferred inputs of the instance are to be given again.
     Readmits,
     /// The instance has begun, and inputs that came too early for it are to be given.
@@ -85,7 +85,7 @@ impl Run<'_> {
             return self.expire(&input.instance, number);
         }
         if self.waiting(&input.instance).is_blocked() && !passes(input) {
-            return self.wait(input, WaitReason::Parked);
+            return self.wait(input, WaitReason::Blocked);
         }
         if let InputBody::Control(Control::AliasRead { question, late }) = &input.body {
             return self.answered(input, *question, *late);
@@ -95,28 +95,28 @@ impl Run<'_> {
         if asks.is_some_and(|due| input.time > due) && is_ordered {
             return self.wait(input, WaitReason::Behind);
         }
-        self.settle(input, turn).map(drop)
+        self.apply_now(input, turn).map(drop)
     }
 
     /// Applies an input, then what it readmits.
-    pub fn settle(&mut self, input: &Input, turn: Turn) -> Result<Fate, StorageError> {
+    pub fn apply_now(&mut self, input: &Input, turn: Turn) -> Result<Fate, StorageError> {
         if let Some(alias) = Alias::of(&input.instance.key) {
-            if let Some(condemned) = self.condemned(input) {
-                return self.bury_condemned(input, None, condemned, turn);
+            if let Some(poison) = self.poison(input) {
+                return self.dead_letter_poison(input, None, poison, turn);
             }
             return self.take_aliased(&alias, input, turn);
         }
         if let InputBody::Control(Control::AliasAnswered { via, refused: false }) = &input.body
             && self.give_up_alias(input, via)?
         {
-            return Ok(Fate::Settled);
+            return Ok(Fate::Done);
         }
         let turn = match self.ask(input, turn)? {
-            Asked::Waits => return Ok(Fate::Settled),
+            Asked::Waits => return Ok(Fate::Done),
             Asked::Nobody => turn,
             // What its aliases have still to forward may come behind it.
             Asked::NoRoom => {
-                self.staged.tally.fired_late_source += 1;
+                self.staged.counts.fired_late_source += 1;
                 Turn {
                     late_source: true,
                     ..turn
@@ -131,8 +131,8 @@ impl Run<'_> {
     pub fn follow(&mut self, id: &InstanceId, fate: Fate) -> Result<Fate, StorageError> {
         match fate {
             Fate::Readmits => self.readmit(id),
-            Fate::Begins => self.welcome(id),
-            Fate::Settled | Fate::Poison => Ok(fate),
+            Fate::Begins => self.admit_early(id),
+            Fate::Done | Fate::Poison => Ok(fate),
         }
     }
 
@@ -166,8 +166,8 @@ impl Run<'_> {
         {
             return Ok(self.ignore(input, record, IgnoreReason::OtherKey));
         }
-        if let Some(condemned) = self.condemned(input) {
-            return self.bury_condemned(input, record, condemned, turn);
+        if let Some(poison) = self.poison(input) {
+            return self.dead_letter_poison(input, record, poison, turn);
         }
         let log_sequence = self.next_sequence();
         let context = Context {
@@ -200,7 +200,7 @@ impl Run<'_> {
     ) -> Result<Fate, StorageError> {
         match applied {
             Ok(Ok(patch)) if patch.outcome == Outcome::Ignored(IgnoreReason::Conflict) => {
-                self.bury(input, record, Fault::conflict(input), turn)
+                self.dead_letter(input, record, Fault::conflict(input), turn)
             }
             Ok(Ok(patch)) => self.write(input, record, patch, log_sequence, turn),
             Ok(Err(rejection)) if is_migration(input) => {
@@ -212,8 +212,8 @@ impl Run<'_> {
                 let refused = Patch::ignored(IgnoreReason::Refused);
                 self.write(input, record, refused, log_sequence, turn)
             }
-            Ok(Err(rejection)) => self.bury(input, record, rejection.into(), turn),
-            Err(_) => self.bury(input, record, Fault::panic(), turn),
+            Ok(Err(rejection)) => self.dead_letter(input, record, rejection.into(), turn),
+            Err(_) => self.dead_letter(input, record, Fault::panic(), turn),
         }
     }
 
@@ -232,8 +232,8 @@ impl Run<'_> {
         {
             return Ok(self.ignore(input, None, IgnoreReason::OtherKey));
         }
-        if let Some(condemned) = self.condemned(input) {
-            return self.bury_condemned(input, None, condemned, turn);
+        if let Some(poison) = self.poison(input) {
+            return self.dead_letter_poison(input, None, poison, turn);
         }
         let log_sequence = self.next_sequence();
         let context = Context {
@@ -318,7 +318,7 @@ impl Run<'_> {
         );
         self.staged.records.give_back(&input.instance, Some(found));
         self.wait(input, WaitReason::Unversioned)?;
-        Ok(Fate::Settled)
+        Ok(Fate::Done)
     }
 
     /// The type of an event by which a version of its saga began instances.
@@ -338,7 +338,7 @@ impl Run<'_> {
     fn ignore(&mut self, input: &Input, record: Option<Record>, reason: IgnoreReason) -> Fate {
         self.tell(input, Told::Outcome(Outcome::Ignored(reason), &[]));
         self.staged.records.give_back(&input.instance, record);
-        Fate::Settled
+        Fate::Done
     }
 
     fn tombstone(&self, input: &Input) -> Result<Tombstone, StorageError> {
@@ -383,7 +383,7 @@ impl Run<'_> {
             return self.keep_early(input, until, log_sequence, turn);
         }
         if patch.deferred && !self.defer(input, log_sequence, turn)? {
-            return self.bury(input, before, Fault::overflow(self.ground.limits), turn);
+            return self.dead_letter(input, before, Fault::overflow(self.ground.limits), turn);
         }
         self.tell(input, Told::Outcome(patch.outcome, &patch.notes));
         if let Outcome::Ignored(reason @ (IgnoreReason::SameSequence | IgnoreReason::TooOld)) = patch.outcome
@@ -393,15 +393,15 @@ impl Run<'_> {
                 "an event is not applied because of its sequence"
             );
         }
-        self.staged.tally.notes(&input.instance.saga, &patch.notes);
+        self.staged.counts.notes(&input.instance.saga, &patch.notes);
         let was = before.as_ref().map(Refers::of);
         let begins = before.is_none() && (patch.record.is_some() || patch.ended.is_some());
         if begins {
-            self.staged.tally.started(&id.saga);
+            self.staged.counts.started(&id.saga);
         }
-        for row in patch.settled {
+        for row in patch.completed {
             if self.delete_work(row)? {
-                self.staged.settled.push(row);
+                self.staged.completed.push(row);
             }
         }
         for (index, mut item) in (0..).zip(patch.work) {
@@ -434,7 +434,7 @@ impl Run<'_> {
                 .as_ref()
                 .is_some_and(|before| has_ended(before, &summary.record))
             {
-                self.staged.tally.ended(&id.saga, summary.record.phase);
+                self.staged.counts.ended(&id.saga, summary.record.phase);
             }
             self.staged.ended += 1;
             self.moved(was, None);
@@ -466,7 +466,7 @@ impl Run<'_> {
         } else if patch.readmit {
             Fate::Readmits
         } else {
-            Fate::Settled
+            Fate::Done
         })
     }
 
@@ -531,7 +531,7 @@ pub struct HistoryEntry {
 
 /// Whether an instance had ended like that before.
 fn has_ended(before: &Record, after: &Record) -> bool {
-    before.phase == after.phase && before.phase.is_terminal() && before.is_settled()
+    before.phase == after.phase && before.phase.is_terminal() && before.has_nothing_open()
 }
 
 /// Whether an input has no place in the order of its instance, so that it waits behind no dead letter: what an operator
@@ -553,7 +553,7 @@ const fn is_migration(input: &Input) -> bool {
 const fn is_answer(input: &Input) -> bool {
     matches!(
         &input.body,
-        InputBody::Control(Control::Settle(Settle { found: Some(_), .. }))
+        InputBody::Control(Control::DecideStuck(StuckDecision { found: Some(_), .. }))
     )
 }
 
@@ -570,7 +570,7 @@ const fn is_told(input: &Input, outcome: Outcome) -> bool {
             InputBody::Control(
                 Control::Cancel { .. }
                     | Control::Retry
-                    | Control::Settle(_)
+                    | Control::DecideStuck(_)
                     | Control::Signal { .. }
                     | Control::Callback { .. }
             )
@@ -608,7 +608,7 @@ enum Tombstone {
 const fn is_of_parent(input: &Input) -> bool {
     matches!(
         input.body,
-        InputBody::Control(Control::Start { parent: Some(_), .. } | Control::Recall { .. })
+        InputBody::Control(Control::Start { parent: Some(_), .. } | Control::CancelChild { .. })
     )
 }
 
@@ -630,11 +630,11 @@ pub fn kind_in_full(input: &Input) -> String {
         InputBody::Control(control) => match control {
             Control::Migrate { to, .. } => format!("migration to {to}"),
             Control::Signal { name, .. } => format!("signal {name}"),
-            Control::Settle(settle) => settle.verdict.as_str().to_owned(),
+            Control::DecideStuck(decision) => decision.verdict.as_str().to_owned(),
             Control::Cancel { .. } => "cancel".to_owned(),
             Control::Retry => "retry".to_owned(),
             Control::Start { .. } => "start".to_owned(),
-            Control::Recall { .. } => "recall".to_owned(),
+            Control::CancelChild { .. } => "cancel_child".to_owned(),
             Control::Callback { .. } => "callback".to_owned(),
             Control::Heartbeat { .. } => "heartbeat".to_owned(),
             Control::RegisterAlias { .. } => "registration of an alias".to_owned(),

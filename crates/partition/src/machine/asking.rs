@@ -197,16 +197,16 @@ impl Run<'_> {
                 input: row.input.clone(),
                 ..*row
             };
-            return self.wait_as(id, std::iter::once((number, row, bytes)), WaitReason::Parked);
+            return self.wait_as(id, std::iter::once((number, row, bytes)), WaitReason::Blocked);
         }
         self.leave(id, number, row.reason, bytes)?;
-        self.staged.tally.fired_late_source += u64::from(late);
+        self.staged.counts.fired_late_source += u64::from(late);
         let turn = Turn {
             behind_aliases: true,
             late_source: late,
             ..Turn::FIRST
         };
-        if self.settle(&row.input, turn)? == Fate::Poison || self.waiting(id).asks.is_some() {
+        if self.apply_now(&row.input, turn)? == Fate::Poison || self.waiting(id).asks.is_some() {
             return Ok(());
         }
         self.drain(id, usize::MAX)

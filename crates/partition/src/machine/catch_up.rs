@@ -98,7 +98,7 @@ pub struct Bounds {
 /// What readers have brought and was not yet taken.
 #[derive(Debug)]
 pub struct CatchUp {
-    lanes: [Waiting; 3],
+    streams: [Waiting; 3],
     /// How long a stream that brings nothing is waited for.
     wait: Duration,
     began: Duration,
@@ -150,7 +150,7 @@ impl CatchUp {
     /// Catching up with what the streams hold at `now`; one that brings nothing for `wait` is left out.
     pub fn new(now: TimeMs, monotonic: Duration, wait: Duration) -> Self {
         Self {
-            lanes: std::array::from_fn(|_| Waiting {
+            streams: std::array::from_fn(|_| Waiting {
                 queue: VecDeque::new(),
                 deliveries: 0,
                 bytes: 0,
@@ -168,11 +168,11 @@ impl CatchUp {
 
     /// A stream is read again after a break: the ends are noted anew of it and of those whose end was reached before.
     pub fn opened_again(&mut self, stream: SourceStream, now: TimeMs) {
-        for (index, lane) in self.lanes.iter_mut().enumerate() {
-            if index == stream.index() || lane.reached.is_some() {
-                lane.noted = now;
-                lane.reached = None;
-                lane.missed = None;
+        for (index, queued) in self.streams.iter_mut().enumerate() {
+            if index == stream.index() || queued.reached.is_some() {
+                queued.noted = now;
+                queued.reached = None;
+                queued.missed = None;
                 self.asked = None;
             }
         }
@@ -180,7 +180,7 @@ impl CatchUp {
 
     /// Whether the ends of the streams are to be asked for.
     pub fn asks(&mut self, monotonic: Duration) -> bool {
-        let missing = self.lanes.iter().any(|lane| lane.reached.is_none());
+        let missing = self.streams.iter().any(|queued| queued.reached.is_none());
         let due = self
             .asked
             .is_none_or(|asked| monotonic.saturating_sub(asked) >= ASK_AGAIN);
@@ -192,38 +192,38 @@ impl CatchUp {
 
     /// Forgets instants of a clock that was put back since: the ends are noted by the clock as it is now.
     pub fn forget_the_future(&mut self, now: TimeMs) {
-        for lane in &mut self.lanes {
-            if lane.noted > now {
-                lane.noted = now;
+        for queued in &mut self.streams {
+            if queued.noted > now {
+                queued.noted = now;
                 self.asked = None;
             }
         }
     }
 
     pub fn push(&mut self, delivery: Delivery) {
-        let lane = &mut self.lanes[delivery.stream.index()];
-        lane.missed = None;
-        lane.add(delivery, VecDeque::push_back);
+        let queued = &mut self.streams[delivery.stream.index()];
+        queued.missed = None;
+        queued.add(delivery, VecDeque::push_back);
     }
 
     pub fn push_barrier(&mut self, stream: SourceStream, as_of: TimeMs) {
-        let lane = &mut self.lanes[stream.index()];
-        lane.missed = None;
+        let queued = &mut self.streams[stream.index()];
+        queued.missed = None;
         // Of barriers in a row the last says all.
-        if let Some(Entry::Barrier(last)) = lane.queue.back_mut() {
+        if let Some(Entry::Barrier(last)) = queued.queue.back_mut() {
             *last = as_of;
         } else {
-            lane.queue.push_back(Entry::Barrier(as_of));
+            queued.queue.push_back(Entry::Barrier(as_of));
         }
     }
 
     /// Forgets what a stream has brought: it comes again.
     pub fn forget(&mut self, stream: SourceStream) {
-        let lane = &mut self.lanes[stream.index()];
-        lane.queue.clear();
-        lane.deliveries = 0;
-        lane.bytes = 0;
-        lane.missed = None;
+        let queued = &mut self.streams[stream.index()];
+        queued.queue.clear();
+        queued.deliveries = 0;
+        queued.bytes = 0;
+        queued.missed = None;
         // A barrier may have been among it.
         self.asked = None;
     }
@@ -238,27 +238,27 @@ impl CatchUp {
             .inputs
             .retain(|arrival| sequence_of(arrival, sequence) > position);
         delivery.after = delivery.after.max(position);
-        let lane = &mut self.lanes[delivery.stream.index()];
+        let queued = &mut self.streams[delivery.stream.index()];
         self.taken = self.taken.saturating_sub(1);
-        lane.add(delivery, VecDeque::push_front);
+        queued.add(delivery, VecDeque::push_front);
     }
 
     /// Whether so much of a stream waits that it is to bring no more for now.
     pub fn is_full(&self, stream: SourceStream, bounds: Bounds) -> bool {
-        let lane = &self.lanes[stream.index()];
-        lane.deliveries >= bounds.deliveries || lane.bytes >= bounds.bytes
+        let queued = &self.streams[stream.index()];
+        queued.deliveries >= bounds.deliveries || queued.bytes >= bounds.bytes
     }
 
     /// Deliveries that wait.
     pub fn deliveries(&self) -> usize {
-        self.lanes.iter().map(|lane| lane.deliveries).sum()
+        self.streams.iter().map(|queued| queued.deliveries).sum()
     }
 
     /// Whether a stream is left out because it cannot be read.
     pub fn leaves_out(&self, monotonic: Duration) -> bool {
-        self.lanes
+        self.streams
             .iter()
-            .any(|lane| lane.is_left_out(monotonic, self.wait))
+            .any(|queued| queued.is_left_out(monotonic, self.wait))
     }
 
     /// Chooses what comes next.
@@ -267,9 +267,9 @@ impl CatchUp {
             let in_order = self.in_order(delivery.stream, ground);
             return Next::Take(delivery, in_order);
         }
-        for lane in &mut self.lanes {
-            if lane.is_missing() {
-                lane.missed.get_or_insert(ground.monotonic);
+        for queued in &mut self.streams {
+            if queued.is_missing() {
+                queued.missed.get_or_insert(ground.monotonic);
             }
         }
         let is_held = |stream| ground.holds(stream);
@@ -284,7 +284,7 @@ impl CatchUp {
             Some(_) | None => self.wait,
         };
         let left = missing
-            .filter_map(|stream| self.lanes[stream.index()].missed)
+            .filter_map(|stream| self.streams[stream.index()].missed)
             .map(|since| patience.saturating_sub(ground.monotonic.saturating_sub(since)))
             .max()
             .unwrap_or_default();
@@ -292,11 +292,11 @@ impl CatchUp {
             return Next::Wait(left);
         }
         let Some((place, stream)) = first else {
-            let is_over = |lane: &Waiting| {
-                lane.queue.is_empty()
-                    && (lane.reached.is_some() || lane.is_left_out(ground.monotonic, self.wait))
+            let is_over = |queued: &Waiting| {
+                queued.queue.is_empty()
+                    && (queued.reached.is_some() || queued.is_left_out(ground.monotonic, self.wait))
             };
-            return if self.lanes.iter().all(is_over) {
+            return if self.streams.iter().all(is_over) {
                 Next::Over(self.over(ground.monotonic))
             } else {
                 Next::Wait(self.wait)
@@ -320,7 +320,7 @@ impl CatchUp {
             .filter(|other| *other != stream && !is_held(*other))
             .filter_map(|other| self.place(other))
             .min();
-        match self.lanes[stream.index()].take(stream, before, ground.one[stream.index()]) {
+        match self.streams[stream.index()].take(stream, before, ground.one[stream.index()]) {
             Some(delivery) => {
                 self.taken += 1;
                 Next::Take(delivery, in_order)
@@ -332,19 +332,19 @@ impl CatchUp {
     /// Passes barriers; the first watermark that stands in the way.
     fn past_what_has_no_time(&mut self) -> Option<Delivery> {
         for stream in SourceStream::ALL {
-            let lane = &mut self.lanes[stream.index()];
-            while let Some(Entry::Barrier(as_of)) = lane.queue.front() {
-                lane.proven = Some(*as_of);
-                if *as_of >= lane.noted {
-                    lane.reached = Some(*as_of);
-                    lane.missed = None;
+            let queued = &mut self.streams[stream.index()];
+            while let Some(Entry::Barrier(as_of)) = queued.queue.front() {
+                queued.proven = Some(*as_of);
+                if *as_of >= queued.noted {
+                    queued.reached = Some(*as_of);
+                    queued.missed = None;
                 }
-                lane.queue.pop_front();
+                queued.queue.pop_front();
             }
-            if let Some(Entry::Delivery { inputs, .. }) = lane.queue.front()
+            if let Some(Entry::Delivery { inputs, .. }) = queued.queue.front()
                 && inputs.is_empty()
             {
-                return lane.take(stream, None, false);
+                return queued.take(stream, None, false);
             }
         }
         None
@@ -352,7 +352,7 @@ impl CatchUp {
 
     /// Place of the next message of a stream.
     fn place(&self, stream: SourceStream) -> Option<Place> {
-        match self.lanes[stream.index()].queue.front()? {
+        match self.streams[stream.index()].queue.front()? {
             Entry::Delivery { sequence, inputs, .. } => {
                 inputs.front().map(|arrival| place_of(stream, arrival, *sequence))
             }
@@ -364,14 +364,14 @@ impl CatchUp {
     fn in_order(&self, stream: SourceStream, ground: Ground) -> InOrder {
         let others = || SourceStream::ALL.into_iter().filter(|other| *other != stream);
         let known = |other: SourceStream| {
-            let lane = &self.lanes[other.index()];
-            let proven = lane.reached.or(lane.proven).unwrap_or(TimeMs(i64::MIN));
+            let queued = &self.streams[other.index()];
+            let proven = queued.reached.or(queued.proven).unwrap_or(TimeMs(i64::MIN));
             // What stands before the next message was taken.
             self.place(other).map_or(proven, |(time, ..)| time.plus_ms(-1))
         };
         let left_out = |other: &SourceStream| {
-            let lane = &self.lanes[other.index()];
-            lane.is_left_out(ground.monotonic, self.wait)
+            let queued = &self.streams[other.index()];
+            queued.is_left_out(ground.monotonic, self.wait)
         };
         let all = others().map(known).min();
         let readable = others().filter(|other| !left_out(other)).map(known).min();
@@ -380,14 +380,15 @@ impl CatchUp {
             late: ground
                 .late
                 .map(|late| readable.map_or(late, |readable| readable.min(late))),
-            incomplete: others().any(|other| !ground.holds(other) && self.lanes[other.index()].is_missing()),
+            incomplete: others()
+                .any(|other| !ground.holds(other) && self.streams[other.index()].is_missing()),
             timers_max: ground.timers_max,
         }
     }
 
     fn over(&self, monotonic: Duration) -> Over {
         Over {
-            proven: std::array::from_fn(|index| self.lanes[index].reached),
+            proven: std::array::from_fn(|index| self.streams[index].reached),
             took: monotonic.saturating_sub(self.began),
             taken: self.taken,
         }

@@ -28,7 +28,7 @@ pub fn may_be_discarded(kind: &WorkKind) -> bool {
     match kind {
         WorkKind::Effect { .. } | WorkKind::Command { .. } | WorkKind::Fact { .. } => true,
         WorkKind::Saga { message, .. } => message.starts() || matches!(message, SagaMessage::Signal { .. }),
-        WorkKind::Result { .. } | WorkKind::Recall { .. } => false,
+        WorkKind::Result { .. } | WorkKind::Cancel { .. } => false,
     }
 }
 
@@ -120,7 +120,7 @@ impl Run<'_> {
         Ok(Ok(()))
     }
 
-    /// Gives work up: a step that waits for it goes on with an unknown outcome. Rows that are settled meanwhile, and those
+    /// Gives work up: a step that waits for it goes on with an unknown outcome. Rows that are completed meanwhile, and those
     /// that must reach whom they concern, stay as they are.
     pub fn discard(&mut self, rows: &[WorkRef], reason: &str) -> Result<Answer, StorageError> {
         if let Err(refused) = self.may_be_decided() {
@@ -132,13 +132,13 @@ impl Run<'_> {
                 continue;
             };
             self.delete_work(*row)?;
-            self.staged.settled.push(*row);
+            self.staged.completed.push(*row);
             if first.len() < IDS_MAX {
                 first.push(item.command_id);
             }
             if item.kind.awaits_result() {
                 commands += 1;
-                self.settle_as_discarded(&item)?;
+                self.complete_as_discarded(&item)?;
             } else {
                 others += 1;
             }
@@ -168,7 +168,7 @@ impl Run<'_> {
 
     /// Tells the step that waits for a command, and by the command's result everybody else: a worker that finds the
     /// command in the stream does not carry it out.
-    fn settle_as_discarded(&mut self, item: &WorkItem) -> Result<(), StorageError> {
+    fn complete_as_discarded(&mut self, item: &WorkItem) -> Result<(), StorageError> {
         let now = self.ground.now;
         let effect = match &item.kind {
             WorkKind::Effect { effect, .. } => Some(effect.clone()),
@@ -176,7 +176,7 @@ impl Run<'_> {
             | WorkKind::Fact { .. }
             | WorkKind::Saga { .. }
             | WorkKind::Result { .. }
-            | WorkKind::Recall { .. } => None,
+            | WorkKind::Cancel { .. } => None,
         };
         self.verdict(&Input {
             id: item.command_id.to_string(),

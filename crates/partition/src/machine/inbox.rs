@@ -22,7 +22,7 @@ impl Run<'_> {
         if !self.fits(waiting, row.len()) {
             let record = self.staged.records.take(self.batch, id)?;
             let fault = Fault::overflow(self.ground.limits);
-            return self.bury(input, record, fault, Turn::FIRST).map(drop);
+            return self.dead_letter(input, record, fault, Turn::FIRST).map(drop);
         }
         waiting.add(reason, row.len());
         let number = self.next_sequence();
@@ -61,7 +61,7 @@ impl Run<'_> {
                 deferred_as: Some(number),
                 ..Turn::FIRST
             };
-            if self.settle(&row.input, turn)? == Fate::Poison {
+            if self.apply_now(&row.input, turn)? == Fate::Poison {
                 break;
             }
             if self.waiting(id).asks.is_some() {
@@ -87,7 +87,7 @@ impl Run<'_> {
         let bytes = counters.early_bytes.saturating_add(row.len() as u64);
         let full = counters.early_inputs >= limits.early_inputs as u64 || bytes > limits.early_bytes as u64;
         if full || !self.fits(waiting, row.len()) {
-            return self.bury(input, None, Fault::early(limits), turn);
+            return self.dead_letter(input, None, Fault::early(limits), turn);
         }
         let counters = &mut self.staged.counters;
         counters.early_inputs += 1;
@@ -100,7 +100,7 @@ impl Run<'_> {
         self.set_timer(id, &end_of_wait(number, until))?;
         self.tell(input, Told::Outcome(Outcome::Deferred, &[]));
         self.staged.records.give_back(id, None);
-        Ok(Fate::Settled)
+        Ok(Fate::Done)
     }
 
     /// The time is over in which the instance of an event could begin.
@@ -137,10 +137,10 @@ impl Run<'_> {
                     ..Turn::FIRST
                 };
                 match self.execute(&row.input, turn)? {
-                    Fate::Settled => {}
+                    Fate::Done => {}
                     Fate::Begins => {
-                        if self.welcome(id)? == Fate::Poison {
-                            self.wait_as(id, rows, WaitReason::Parked)?;
+                        if self.admit_early(id)? == Fate::Poison {
+                            self.wait_as(id, rows, WaitReason::Blocked)?;
                             return Ok(Fate::Poison);
                         }
                     }
@@ -149,19 +149,19 @@ impl Run<'_> {
                         break;
                     }
                     Fate::Poison => {
-                        self.wait_as(id, rows, WaitReason::Parked)?;
+                        self.wait_as(id, rows, WaitReason::Blocked)?;
                         return Ok(Fate::Poison);
                     }
                 }
             }
             if !again {
-                return Ok(Fate::Settled);
+                return Ok(Fate::Done);
             }
         }
     }
 
     /// Gives an instance that has begun what came too early for it, oldest first.
-    pub fn welcome(&mut self, id: &InstanceId) -> Result<Fate, StorageError> {
+    pub fn admit_early(&mut self, id: &InstanceId) -> Result<Fate, StorageError> {
         let mut rows = self.batch.inbox(id)?;
         rows.retain(|(_, row, _)| matches!(row.reason, WaitReason::Early { .. }));
         let mut rows = rows.into_iter();
@@ -173,14 +173,14 @@ impl Run<'_> {
             };
             let fate = match self.execute(&row.input, turn)? {
                 Fate::Readmits => self.readmit(id)?,
-                fate @ (Fate::Settled | Fate::Begins | Fate::Poison) => fate,
+                fate @ (Fate::Done | Fate::Begins | Fate::Poison) => fate,
             };
             if fate == Fate::Poison {
-                self.wait_as(id, rows, WaitReason::Parked)?;
+                self.wait_as(id, rows, WaitReason::Blocked)?;
                 return Ok(Fate::Poison);
             }
         }
-        Ok(Fate::Settled)
+        Ok(Fate::Done)
     }
 
     fn deferred(&self, id: &InstanceId) -> Result<Vec<(u64, InboxRow, usize)>, StorageError> {
@@ -234,7 +234,7 @@ impl Run<'_> {
                 until
             }
             WaitReason::Asked { until, .. } => until,
-            WaitReason::Deferred | WaitReason::Parked | WaitReason::Unversioned | WaitReason::Behind => {
+            WaitReason::Deferred | WaitReason::Blocked | WaitReason::Unversioned | WaitReason::Behind => {
                 return Ok(());
             }
         };

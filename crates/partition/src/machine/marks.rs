@@ -19,7 +19,7 @@ impl Partition {
         batch.put_suspects(suspects)
     }
 
-    /// Keeps why a stream must not be read on: the partition does not work after a restart before an operator has settled it.
+    /// Keeps why a stream must not be read on: the partition does not work after a restart before an operator has decided.
     ///
     /// # Errors
     /// [`StorageError`].
@@ -51,7 +51,7 @@ impl Partition {
         self.streams[index] = to.stream.clone();
     }
 
-    /// Marks the stop as a clean one. `called`: rows whose calls were begun and are not settled. `maybe_called`: log sequence
+    /// Marks the stop as a clean one. `called`: rows whose calls were begun and are not completed. `maybe_called`: log sequence
     /// up to which calls may have been made without a mark.
     ///
     /// # Errors

@@ -7,20 +7,20 @@ pub mod activation;
 mod aliases;
 pub mod apply;
 mod asking;
-pub mod careful;
 pub mod catch_up;
+pub mod counts;
+pub mod crash_isolation;
 pub mod held;
 mod inbox;
-pub mod lanes;
 mod marks;
 pub mod message;
 pub mod opening;
 mod orders;
 mod poison;
+pub mod progress;
 mod schedules;
 pub mod source;
 pub mod staging;
-pub mod tally;
 pub mod timers;
 pub mod watch;
 
@@ -36,7 +36,7 @@ use saga_runner_kernel::limits::Limits;
 use crate::storage::rows::{PositionRow, Stamp, Waiting};
 use crate::storage::write::Counters;
 use crate::storage::{Batch, HeldRow, Outdated, StorageError};
-use careful::Careful;
+use crash_isolation::CrashIsolation;
 use source::StreamIdentity;
 use staging::{Ground, Run, Staged};
 
@@ -91,7 +91,7 @@ pub struct Partition {
     pub later: u64,
     pub outbox_rows: u64,
     pub next_due: Option<TimeMs>,
-    pub careful: Careful,
+    pub isolation: CrashIsolation,
     /// What it holds back, where it goes on from an adopted state.
     pub held: Option<HeldRow>,
 }
@@ -129,8 +129,8 @@ impl Partition {
                 keep_ended: self.keep.ended,
                 timer_hold: self.timer_hold,
                 waiting: &self.waiting,
-                condemned: &self.careful.condemned,
-                careful: self.careful.is_needed_at_all(),
+                poison: &self.isolation.poison,
+                isolates: self.isolation.is_needed_at_all(),
                 watch: None,
             },
             batch,
@@ -202,7 +202,7 @@ impl Partition {
     ) -> Result<(), StorageError> {
         let before = now.plus_ms(-self.keep.ended.as_i64());
         let forgotten = batch.prune_dead_letters(self.keep.dead_letters, letters)?;
-        staged.tally.forgotten(forgotten);
+        staged.counts.forgotten(forgotten);
         let outdated = Outdated {
             now,
             before,

@@ -11,7 +11,7 @@ use saga_runner_kernel::limits::Limits;
 use saga_runner_kernel::work::WorkRef;
 
 use super::activation::{activate, resumable};
-use super::careful::Careful;
+use super::crash_isolation::CrashIsolation;
 use super::source::{Standing, StreamState, stream_trouble};
 use super::{Keep, Partition};
 use crate::storage::rows::{HaltRow, PositionRow, Stamp, Waiting};
@@ -76,11 +76,11 @@ impl Partition {
         let counters = batch.counters()?;
         // Not by its log: what it takes first may have killed the process each time, and then nothing is in it yet.
         let closed = batch.closed()?;
-        let careful = if closed.is_some() || is_new(batch)? {
+        let isolation = if closed.is_some() || is_new(batch)? {
             batch.put_suspects(&[])?;
-            Careful::default()
+            CrashIsolation::default()
         } else {
-            Careful::after_crash(terms.commit_inputs, batch.suspects()?)
+            CrashIsolation::after_crash(terms.commit_inputs, batch.suspects()?)
         };
         batch.put_closed(None)?;
         let Standings {
@@ -111,7 +111,7 @@ impl Partition {
             waiting,
             outbox_rows: batch.outbox_rows()?,
             next_due: batch.next_due()?,
-            careful,
+            isolation,
             held: batch.held()?,
         };
         Ok(Opened {

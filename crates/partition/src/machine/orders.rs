@@ -44,8 +44,8 @@ impl Run<'_> {
             }
             Order::CallBegins(row) => {
                 let stands = self.batch.begin_work(row)?;
-                let settled = || Refused::Conflict("the command is settled".into());
-                Ok(Some(stands.then_some(()).ok_or_else(settled)))
+                let completed = || Refused::Conflict("the command is completed".into());
+                Ok(Some(stands.then_some(()).ok_or_else(completed)))
             }
             Order::NotCalled(row) => self.batch.forget_begun(row).map(|()| None),
             Order::Decision {
@@ -169,7 +169,7 @@ impl Run<'_> {
         if !self.batch.delete_timer(due, set_by)? {
             return Ok(());
         }
-        self.staged.tally.fired(due, late_source);
+        self.staged.counts.fired(due, late_source);
         let turn = Turn {
             late_source,
             ..Turn::FIRST

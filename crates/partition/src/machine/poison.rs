@@ -17,7 +17,7 @@ use saga_runner_kernel::schedule;
 use saga_runner_kernel::transition::{Context, NO_INSTANCE, Rejection, apply, awaits, discard_timer};
 
 use super::apply::{Fate, HistoryEntry, Turn, kind_in_full, passes, source};
-use super::careful::{Condemned, fingerprint};
+use super::crash_isolation::{PoisonInput, fingerprint};
 use super::message::{Answer, LetterDecision, Refused, Unreadable};
 use super::staging::Run;
 use super::watch::Told;
@@ -36,15 +36,15 @@ pub struct Fault {
     /// Whether later inputs of the instance wait for an operator's decision.
     parks: bool,
     /// Whether an unknown outcome is applied in the place of a result, instead of that.
-    settles: bool,
+    completes: bool,
 }
 
 impl Fault {
-    fn crash(input: &Input, condemned: Condemned) -> Self {
-        let Condemned {
+    fn crash(input: &Input, poison: PoisonInput) -> Self {
+        let PoisonInput {
             attempts,
             in_place_too,
-        } = condemned;
+        } = poison;
         let what = match &input.body {
             InputBody::Result(_) if in_place_too => "this result, or an unknown outcome in its place",
             InputBody::Result(_) => "this result",
@@ -54,7 +54,7 @@ impl Fault {
             reason: CRASH,
             message: format!("the process died {attempts} times while it applied {what}"),
             parks: true,
-            settles: !in_place_too,
+            completes: !in_place_too,
         }
     }
 
@@ -63,7 +63,7 @@ impl Fault {
             reason: PANIC,
             message: "the transition panicked; please report it".to_owned(),
             parks: true,
-            settles: true,
+            completes: true,
         }
     }
 
@@ -72,14 +72,14 @@ impl Fault {
             reason: "definition.missing",
             message: format!("definition {definition} is not loaded"),
             parks: true,
-            settles: false,
+            completes: false,
         }
     }
 
     /// What an operator is told where this prevents a decision.
     fn told(self) -> String {
         let Self { reason, message, .. } = self;
-        format!("what waits for it cannot be settled, so it stays: {reason}: {message}")
+        format!("what waits for it cannot be completed, so it stays: {reason}: {message}")
     }
 
     /// The first one stands, so nothing waits for a decision on this one.
@@ -98,7 +98,7 @@ impl Fault {
             reason,
             message,
             parks: false,
-            settles: false,
+            completes: false,
         }
     }
 
@@ -111,7 +111,7 @@ impl Fault {
                 limits.early_inputs, limits.early_bytes, limits.inbox_inputs, limits.inbox_bytes
             ),
             parks: false,
-            settles: false,
+            completes: false,
         }
     }
 
@@ -124,7 +124,7 @@ impl Fault {
                 alias.name, alias.value, owner.key
             ),
             parks: false,
-            settles: false,
+            completes: false,
         }
     }
 
@@ -135,7 +135,7 @@ impl Fault {
                 "the event has {bytes} bytes and would not fit into a message of {max} bytes with its address"
             ),
             parks: false,
-            settles: false,
+            completes: false,
         }
     }
 
@@ -150,7 +150,7 @@ impl Fault {
                 alias.value
             ),
             parks: false,
-            settles: false,
+            completes: false,
         }
     }
 
@@ -163,7 +163,7 @@ impl Fault {
                 limits.inbox_inputs, limits.inbox_bytes
             ),
             parks: false,
-            settles: false,
+            completes: false,
         }
     }
 }
@@ -172,7 +172,7 @@ impl From<Rejection> for Fault {
     fn from(rejection: Rejection) -> Self {
         Self {
             parks: rejection.parks(),
-            settles: true,
+            completes: true,
             reason: rejection.reason,
             message: rejection.message,
         }
@@ -181,38 +181,38 @@ impl From<Rejection> for Fault {
 
 impl Run<'_> {
     /// What becomes of an input that killed the process too often.
-    pub fn condemned(&self, input: &Input) -> Option<Condemned> {
-        if self.ground.condemned.is_empty() {
+    pub fn poison(&self, input: &Input) -> Option<PoisonInput> {
+        if self.ground.poison.is_empty() {
             return None;
         }
-        self.ground.condemned.get(&fingerprint(input)).copied()
+        self.ground.poison.get(&fingerprint(input)).copied()
     }
 
     /// Writes an input to the dead letters that killed the process too often.
-    pub fn bury_condemned(
+    pub fn dead_letter_poison(
         &mut self,
         input: &Input,
         record: Option<Record>,
-        condemned: Condemned,
+        poison: PoisonInput,
         turn: Turn,
     ) -> Result<Fate, StorageError> {
         let turn = Turn {
-            attempts: condemned.attempts,
+            attempts: poison.attempts,
             ..turn
         };
-        let fault = Fault::crash(input, condemned);
+        let fault = Fault::crash(input, poison);
         let fault = Fault {
             // The inputs of a schedule do not depend on each other.
             parks: fault.parks && !schedule::is_address(&input.instance.key),
             ..fault
         };
-        self.bury(input, record, fault, turn)
+        self.dead_letter(input, record, fault, turn)
     }
 
     /// Writes an input to the dead letters. What comes later for its instance waits behind it, unless it is a
     /// control, which has no place in the order of the instance, or a result: what waits for that goes on with an
     /// unknown outcome, where one can be applied.
-    pub fn bury(
+    pub fn dead_letter(
         &mut self,
         input: &Input,
         record: Option<Record>,
@@ -270,12 +270,12 @@ impl Run<'_> {
         // What has passed a dead letter does not take its place.
         let has_passed = passes(input) && self.waiting(id).behind.is_some();
         if !fault.parks || has_passed || matches!(input.body, InputBody::Control(_)) {
-            return Ok(Fate::Settled);
+            return Ok(Fate::Done);
         }
         if let InputBody::Result(result) = &input.body
-            && fault.settles
+            && fault.completes
         {
-            match self.settle_as_unknown(input, None, result, &letter.message)? {
+            match self.complete_as_unknown(input, None, result, &letter.message)? {
                 Ok(fate) => return Ok(fate),
                 Err(next) => {
                     letter.message = format!(
@@ -288,14 +288,14 @@ impl Run<'_> {
         }
         let mut waiting = self.waiting(id);
         waiting.behind = Some(number);
-        self.batch.put_parked(id, Some(number))?;
+        self.batch.put_blocked(id, Some(number))?;
         self.set_waiting(id, waiting);
         Ok(Fate::Poison)
     }
 
     /// Applies an unknown outcome in the place of a result, to whatever waits for the result; `decided`: an operator has said
     /// so. A fault: that cannot be applied either, and nothing has changed.
-    fn settle_as_unknown(
+    fn complete_as_unknown(
         &mut self,
         input: &Input,
         decided: Option<HistoryOutcome>,
@@ -329,7 +329,7 @@ impl Run<'_> {
             Some(record) if awaits(&record, input) => record,
             record => {
                 self.staged.records.give_back(id, record);
-                return Ok(Ok(Fate::Settled));
+                return Ok(Ok(Fate::Done));
             }
         };
         let Some(definition) = self.ground.definitions.by_hash(&record.definition) else {
@@ -380,7 +380,7 @@ impl Run<'_> {
             payload_hash: Some(message.payload_hash),
             about: None,
         };
-        self.staged.tally.dead(None, message.reason);
+        self.staged.counts.dead(None, message.reason);
         self.batch.put_dead_letter(number, &letter)
     }
 
@@ -415,27 +415,25 @@ impl Run<'_> {
         }
         let mut waiting = self.waiting(id);
         let stood_in_the_way = waiting.behind == Some(number);
-        let may_settle = stood_in_the_way || !waiting.is_blocked();
+        let may_apply = stood_in_the_way || !waiting.is_blocked();
         let decided = match decision {
             LetterDecision::Retry => HistoryOutcome::Retried { number },
             LetterDecision::Discard => HistoryOutcome::Discarded { number },
         };
-        let mut fate = Fate::Settled;
+        let mut fate = Fate::Done;
         if self.is_awaited(&input)? {
             if decision == LetterDecision::Retry || is_planted(Bug::DiscardForgets) {
                 self.note_decision(&input, decided)?;
             } else {
-                if !may_settle {
+                if !may_apply {
                     return Ok(Err(Refused::Conflict(blocked(waiting).into())));
                 }
                 match self.give_up(&input, decided)? {
-                    Ok(settled) => fate = settled,
+                    Ok(applied) => fate = applied,
                     Err(fault) => return Ok(Err(Refused::Conflict(fault.told().into()))),
                 }
             }
-        } else if decision == LetterDecision::Retry
-            && may_settle
-            && matches!(input.body, InputBody::Result(_))
+        } else if decision == LetterDecision::Retry && may_apply && matches!(input.body, InputBody::Result(_))
         {
             return Ok(Err(Refused::Conflict(
                 "nothing waits for it any more: it can be discarded only".into(),
@@ -447,7 +445,7 @@ impl Run<'_> {
         if stood_in_the_way {
             waiting = self.waiting(id);
             waiting.behind = None;
-            self.batch.put_parked(id, None)?;
+            self.batch.put_blocked(id, None)?;
             self.set_waiting(id, waiting);
         }
         let turn = Turn {
@@ -456,15 +454,15 @@ impl Run<'_> {
             ..Turn::FIRST
         };
         let fate = match decision {
-            LetterDecision::Retry if may_settle => self.settle(&input, turn)?,
+            LetterDecision::Retry if may_apply => self.apply_now(&input, turn)?,
             LetterDecision::Retry => {
-                self.wait(&input, WaitReason::Parked)?;
-                Fate::Settled
+                self.wait(&input, WaitReason::Blocked)?;
+                Fate::Done
             }
             LetterDecision::Discard => self.follow(id, fate)?,
         };
         // With care they are begun one by one, each behind its own note.
-        if stood_in_the_way && fate != Fate::Poison && !self.ground.careful {
+        if stood_in_the_way && fate != Fate::Poison && !self.ground.isolates {
             self.drain(id, usize::MAX)?;
         }
         Ok(Ok(()))
@@ -479,7 +477,7 @@ impl Run<'_> {
         Ok(awaited)
     }
 
-    /// Settles what waits for an input that an operator discards. A fault: that cannot be done, and nothing has
+    /// Completes what waits for an input that an operator discards. A fault: that cannot be done, and nothing has
     /// changed.
     fn give_up(
         &mut self,
@@ -488,14 +486,14 @@ impl Run<'_> {
     ) -> Result<Result<Fate, Fault>, StorageError> {
         match &input.body {
             InputBody::Result(result) => {
-                self.settle_as_unknown(input, Some(decided), result, "an operator has discarded it")
+                self.complete_as_unknown(input, Some(decided), result, "an operator has discarded it")
             }
             InputBody::Timer { .. } => self.instead(input, Some(decided), |definition, record, context| {
                 discard_timer(definition, &input.instance, record, input, context)
             }),
             InputBody::Event(_) | InputBody::Control(_) => {
                 self.note_decision(input, decided)?;
-                Ok(Ok(Fate::Settled))
+                Ok(Ok(Fate::Done))
             }
         }
     }
@@ -540,7 +538,7 @@ impl Run<'_> {
     ///
     /// # Errors
     /// [`StorageError`]: nothing of the transaction is to remain.
-    pub fn bury_as_recorded(
+    pub fn dead_letter_as_recorded(
         &mut self,
         input: &Input,
         reason: &str,
@@ -550,15 +548,15 @@ impl Run<'_> {
         let record = self.staged.records.take(self.batch, id)?;
         let fate = match reason {
             CRASH | PANIC => {
-                let condemned = Condemned {
+                let poison = PoisonInput {
                     attempts: 1,
                     in_place_too,
                 };
-                self.bury_condemned(input, record, condemned, Turn::FIRST)?
+                self.dead_letter_poison(input, record, poison, Turn::FIRST)?
             }
             OVERFLOW => {
                 let fault = Fault::overflow(self.ground.limits);
-                self.bury(input, record, fault, Turn::FIRST)?
+                self.dead_letter(input, record, fault, Turn::FIRST)?
             }
             _ => {
                 self.staged.records.give_back(id, record);

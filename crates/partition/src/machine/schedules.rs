@@ -29,20 +29,22 @@ const RUN_MS_MAX: i64 = 10 * 366 * 24 * 3_600_000;
 impl Run<'_> {
     /// Takes what is addressed to a schedule.
     pub fn take_scheduled(&mut self, input: &Input) -> Result<(), StorageError> {
-        if let Some(condemned) = self.condemned(input) {
-            return self.bury_condemned(input, None, condemned, Turn::FIRST).map(drop);
+        if let Some(poison) = self.poison(input) {
+            return self
+                .dead_letter_poison(input, None, poison, Turn::FIRST)
+                .map(drop);
         }
         let outcome = match &input.body {
             InputBody::Timer { .. } => self.planned(input)?,
             InputBody::Result(result) => self.run_ended(input, result.command_id)?,
-            InputBody::Control(Control::Start { parent: Some(_), .. } | Control::Recall { .. }) => {
+            InputBody::Control(Control::Start { parent: Some(_), .. } | Control::CancelChild { .. }) => {
                 let message = format!("the key {} is that of the schedule", schedule::SCHEDULE_KEY);
                 self.refuse(input, 1, &message)?;
                 return Ok(());
             }
             InputBody::Event(_) | InputBody::Control(_) => Outcome::Ignored(IgnoreReason::NoInstance),
         };
-        self.staged.tally.input(input, outcome);
+        self.staged.counts.input(input, outcome);
         Ok(())
     }
 
@@ -102,7 +104,7 @@ impl Run<'_> {
     /// Puts a planned time that is due among those that are to start, or skips it.
     fn admit(&mut self, id: &InstanceId, row: &mut ScheduleRow, schedule: &Schedule, planned: TimeMs) {
         let late = self.ground.now.0.saturating_sub(planned.0).max(0);
-        self.staged.tally.run_late(late);
+        self.staged.counts.run_late(late);
         let busy = !row.running.is_empty() || !row.queue.is_empty();
         let queued_max = schedule.catch_up.most().max(QUEUE_MAX);
         let skip = match schedule.overlap {
@@ -129,7 +131,7 @@ impl Run<'_> {
             let awaited = overlap != Overlap::Allow;
             if awaited && !row.running.is_empty() {
                 if row.queue.last() == Some(&fresh) {
-                    self.staged.tally.run(&id.saga, "queued", 1);
+                    self.staged.counts.run(&id.saga, "queued", 1);
                 }
                 return Ok(());
             }
@@ -162,7 +164,7 @@ impl Run<'_> {
         self.put_work(work, item)?;
         row.started = row.started.saturating_add(1);
         row.last_started = Some(planned);
-        self.staged.tally.run(&id.saga, "started", 1);
+        self.staged.counts.run(&id.saga, "started", 1);
         tracing::info!(tenant = %id.tenant, saga = %id.saga, %planned, "a planned run starts");
         Ok(())
     }
@@ -170,7 +172,7 @@ impl Run<'_> {
     fn skip(&mut self, id: &InstanceId, row: &mut ScheduleRow, planned: TimeMs, skip: Skip, count: u64) {
         row.skipped = row.skipped.saturating_add(count);
         row.last_skipped = Some((planned, skip));
-        self.staged.tally.run(&id.saga, skipped(skip), count);
+        self.staged.counts.run(&id.saga, skipped(skip), count);
         tracing::warn!(
             tenant = %id.tenant, saga = %id.saga, %planned, reason = skip.as_str(), count,
             "planned runs are skipped"
@@ -189,7 +191,7 @@ impl Run<'_> {
         };
         let run = row.running.remove(at);
         if self.delete_work(run.row)? {
-            self.staged.settled.push(run.row);
+            self.staged.completed.push(run.row);
         }
         let schedule = self.ground.definitions.active(&id.saga);
         if let Some(schedule) = schedule.and_then(|saga| saga.schedule.as_ref()) {

@@ -12,8 +12,8 @@ use saga_runner_kernel::patch::TimerRow;
 use saga_runner_kernel::record::Record;
 use saga_runner_kernel::work::{WorkItem, WorkRef};
 
-use super::careful::{Condemned, Fingerprint};
-use super::tally::Tally;
+use super::counts::Counts;
+use super::crash_isolation::{Fingerprint, PoisonInput};
 use super::watch::{Told, Watch};
 use crate::storage::rows::{Stamp, UseChanges, Waiting};
 use crate::storage::write::Counters;
@@ -35,9 +35,9 @@ pub struct Ground<'a> {
     /// Instances with something in the inbox, as of the last commit.
     pub waiting: &'a HashMap<InstanceId, Waiting>,
     /// Inputs that killed the process too often.
-    pub condemned: &'a HashMap<Fingerprint, Condemned>,
+    pub poison: &'a HashMap<Fingerprint, PoisonInput>,
     /// What waits behind a dead letter is not applied together with the decision about it.
-    pub careful: bool,
+    pub isolates: bool,
     /// Whoever wants to hear what becomes of each input.
     pub watch: Option<&'a dyn Watch>,
 }
@@ -59,7 +59,7 @@ pub struct Staged {
     /// Instances for which something else waits than before.
     pub waiting: HashMap<InstanceId, Waiting>,
     pub work: Vec<(WorkRef, WorkItem)>,
-    pub settled: Vec<WorkRef>,
+    pub completed: Vec<WorkRef>,
     /// No timer is due before this; none: there is none.
     pub next_due: Option<TimeMs>,
     /// What the partition holds back.
@@ -76,7 +76,7 @@ pub struct Staged {
     pub pruned: usize,
     /// Inputs applied, set aside or refused so far.
     pub inputs: usize,
-    pub tally: Tally,
+    pub counts: Counts,
 }
 
 impl Run<'_> {
@@ -89,9 +89,9 @@ impl Run<'_> {
     /// Tells what became of an input.
     pub fn tell(&mut self, input: &Input, what: Told<'_>) {
         match what {
-            Told::Outcome(outcome, _) => self.staged.tally.input(input, outcome),
-            Told::Dead { reason, .. } => self.staged.tally.dead(Some(input), reason),
-            Told::Waits => self.staged.tally.waiting(input),
+            Told::Outcome(outcome, _) => self.staged.counts.input(input, outcome),
+            Told::Dead { reason, .. } => self.staged.counts.dead(Some(input), reason),
+            Told::Waits => self.staged.counts.waiting(input),
         }
         if let Some(watch) = self.ground.watch {
             watch.told(input, what);

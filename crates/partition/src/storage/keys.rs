@@ -134,7 +134,7 @@ const fn ordered(time: TimeMs) -> u64 {
     time.0.cast_unsigned() ^ (1 << 63)
 }
 
-/// Number of the row that marks a parked instance; log sequences begin at 1.
+/// Number of the row that marks a blocked instance; log sequences begin at 1.
 pub const PARKED: u64 = 0;
 
 /// `instance, number`

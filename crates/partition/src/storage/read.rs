@@ -11,7 +11,7 @@ use saga_runner_kernel::work::{WorkItem, WorkRef};
 
 use super::keys;
 use super::rows::{
-    ActiveDefinitions, AliasRow, ArchivedRow, DeadLetter, EndedRow, InboxRow, ParkedRow, PositionRow,
+    ActiveDefinitions, AliasRow, ArchivedRow, BlockedRow, DeadLetter, EndedRow, InboxRow, PositionRow,
     ScheduleRow, TimerTarget, Tombstone, Uses, WaitReason, Waiting, decode,
 };
 use super::tables::{
@@ -252,7 +252,7 @@ impl Reader {
                     return Ok(false);
                 };
                 if number == keys::PARKED {
-                    let row: ParkedRow = decode(&value, "a parked instance")?;
+                    let row: BlockedRow = decode(&value, "a blocked instance")?;
                     behind = Some(row.dead_letter);
                 } else {
                     rows.push((number, decode(&value, "an inbox row")?));
@@ -285,7 +285,7 @@ impl Reader {
                 let number = keys::read_number(rest).ok_or_else(corrupt)?;
                 let waiting = found.entry(id).or_default();
                 if number == keys::PARKED {
-                    let row: ParkedRow = decode(&value, "a parked instance")?;
+                    let row: BlockedRow = decode(&value, "a blocked instance")?;
                     waiting.behind = Some(row.dead_letter);
                 } else {
                     let row: InboxRow = decode(&value, "an inbox row")?;
@@ -601,7 +601,7 @@ pub(super) fn kept(view: &dyn ReadRows, id: &InstanceId) -> Result<Kept, Storage
             return Ok(false);
         };
         if number == keys::PARKED {
-            let row: ParkedRow = decode(&value, "a parked instance")?;
+            let row: BlockedRow = decode(&value, "a blocked instance")?;
             behind = Some(row.dead_letter);
             return Ok(true);
         }

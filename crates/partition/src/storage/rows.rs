@@ -118,7 +118,7 @@ pub enum WaitReason {
     /// The state of the machine defers it.
     Deferred,
     /// An earlier input of the instance is in the dead letters.
-    Parked,
+    Blocked,
     /// The definition that the instance runs under is not there.
     Unversioned,
     /// There is no instance yet.
@@ -145,7 +145,7 @@ impl WaitReason {
     #[must_use]
     pub const fn is_blocking(self) -> bool {
         match self {
-            Self::Parked | Self::Unversioned => true,
+            Self::Blocked | Self::Unversioned => true,
             Self::Deferred | Self::Early { .. } | Self::Asked { .. } | Self::Behind => false,
         }
     }
@@ -199,7 +199,7 @@ pub fn encode_waiting(reason: WaitReason, input: &Input) -> Vec<u8> {
 
 /// Marks an instance whose inputs wait behind a dead letter. It stands in the inbox before them, at number 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ParkedRow {
+pub struct BlockedRow {
     pub dead_letter: u64,
 }
 
@@ -209,7 +209,7 @@ pub struct Waiting {
     /// The dead letter that stands in the way.
     pub behind: Option<u64>,
     /// Inputs that wait because of it, or did when they came.
-    pub parked: u32,
+    pub blocked: u32,
     /// Inputs that the present machine state defers.
     pub deferred: u32,
     /// Inputs that came while the definition of the instance was not there.
@@ -230,7 +230,7 @@ impl Waiting {
     /// Whether the next input has to wait, too.
     #[must_use]
     pub const fn is_blocked(&self) -> bool {
-        self.behind.is_some() || self.parked > 0 || self.unversioned > 0
+        self.behind.is_some() || self.blocked > 0 || self.unversioned > 0
     }
 
     #[must_use]
@@ -241,7 +241,7 @@ impl Waiting {
     /// Number of inputs.
     #[must_use]
     pub const fn inputs(&self) -> usize {
-        self.parked as usize
+        self.blocked as usize
             + self.deferred as usize
             + self.unversioned as usize
             + self.early as usize
@@ -270,7 +270,7 @@ impl Waiting {
     const fn count(&mut self, reason: WaitReason) -> &mut u32 {
         match reason {
             WaitReason::Deferred => &mut self.deferred,
-            WaitReason::Parked => &mut self.parked,
+            WaitReason::Blocked => &mut self.blocked,
             WaitReason::Unversioned => &mut self.unversioned,
             WaitReason::Early { .. } => &mut self.early,
             WaitReason::Asked { .. } => &mut self.asked,

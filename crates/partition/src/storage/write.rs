@@ -12,8 +12,8 @@ use super::keys;
 use super::newest;
 use super::read::Scheduled;
 use super::rows::{
-    AcceptedRow, ActiveDefinitions, AliasRow, ArchivedRow, DeadLetter, HaltRow, HistoryRow, InboxRow,
-    ParkedRow, PositionRow, ScheduleRow, Suspect, TimerTarget, UseChanges, Uses, decode, encode,
+    AcceptedRow, ActiveDefinitions, AliasRow, ArchivedRow, BlockedRow, DeadLetter, HaltRow, HistoryRow,
+    InboxRow, PositionRow, ScheduleRow, Suspect, TimerTarget, UseChanges, Uses, decode, encode,
 };
 use super::tables::{
     ALIASES, BEGUN, DEAD_LETTERS, DEFINITIONS, HISTORY, INBOX, INSTANCES, LOCAL, META, OUTBOX, SCHEDULES,
@@ -170,11 +170,11 @@ impl<'t> Batch<'t> {
         Ok(waiting)
     }
 
-    /// Marks an instance as parked behind a dead letter, or as parked no more.
-    pub fn put_parked(&self, id: &InstanceId, dead_letter: Option<u64>) -> Result<(), StorageError> {
+    /// Marks an instance as blocked behind a dead letter, or as blocked no more.
+    pub fn put_blocked(&self, id: &InstanceId, dead_letter: Option<u64>) -> Result<(), StorageError> {
         let key = keys::inbox(id, keys::PARKED);
         match dead_letter {
-            Some(dead_letter) => self.view.put(INBOX, &key, encode(&ParkedRow { dead_letter })),
+            Some(dead_letter) => self.view.put(INBOX, &key, encode(&BlockedRow { dead_letter })),
             None => self.view.delete(INBOX, &key).map(drop),
         }
     }
@@ -238,8 +238,8 @@ impl<'t> Batch<'t> {
             .get(INBOX, &keys::inbox(&input.instance, keys::PARKED))?
         {
             Some(bytes) => {
-                let parked: ParkedRow = decode(&bytes, "a parked instance")?;
-                Ok(parked.dead_letter == number)
+                let blocked: BlockedRow = decode(&bytes, "a blocked instance")?;
+                Ok(blocked.dead_letter == number)
             }
             None => Ok(false),
         }

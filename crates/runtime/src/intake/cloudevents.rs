@@ -112,7 +112,7 @@ fn full_type(place: &Place<'_>, event_type: &str) -> String {
     }
 }
 
-/// The sequence extension is text of any shape; one that is no number says nothing about order.
+/// The sequence extension is text of any shape; one that is not a number says nothing about order.
 fn number(text: Option<&str>) -> u64 {
     text.and_then(|text| text.parse().ok()).unwrap_or(0)
 }

@@ -79,7 +79,7 @@ impl Context {
     }
 
     /// No reader of the stream goes on, and each shard keeps that, so that none does after a restart either.
-    /// `told`: what was removed one by one and is no news any more; `None` where it is another stream.
+    /// `told`: what was removed one by one and is not news any more; `None` where it is another stream.
     pub fn halt(&self, stream: SourceStream, halt: Halt, told: Option<Arc<[u64]>>) {
         // While this is held no shard is added: one that comes later finds the halt.
         let shards = self.shards.read().unwrap_or_else(PoisonError::into_inner);
@@ -247,9 +247,9 @@ impl Progress {
         Arc::clone(before.get_or_insert_with(|| Arc::clone(removed)))
     }
 
-    /// A person has settled from where on the stream is read. What he was told of counts as removed before; where it is another
+    /// An operator has decided from where on the stream is read. What he was told of counts as removed before; where it is another
     /// stream, all that is removed now.
-    pub fn settled(&self) {
+    pub fn repositioned(&self) {
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner).clone();
         *self.removed_before.lock().unwrap_or_else(PoisonError::into_inner) = told;
     }
@@ -303,7 +303,7 @@ impl Progress {
         self.is_halted.load(Ordering::Acquire)
     }
 
-    /// `told`: what was removed one by one and is no news any more; `None` where it is another stream.
+    /// `told`: what was removed one by one and is not news any more; `None` where it is another stream.
     pub fn halt(&self, halt: Halt, told: Option<Arc<[u64]>>) {
         *self.told.lock().unwrap_or_else(PoisonError::into_inner) = told;
         self.is_halted.store(true, Ordering::Release);

@@ -124,7 +124,7 @@ impl Decoder {
         if let Some(named) = headers.tenant {
             self.same_tenant(subject.tenant(), named, "header x-tenant-id")?;
         }
-        // A result that is no such thing settles its command nevertheless.
+        // A result that is invalid completes its command nevertheless.
         let is_result = matches!(subject, Subject::EffectResult { .. });
         if message.payload.is_empty() && !is_result {
             return Err(json_defect(&JsonError::Empty));
@@ -360,10 +360,10 @@ impl Decoder {
             },
             ControlVerb::Cancel { reason, mode } => Control::Cancel { reason, mode },
             ControlVerb::Retry(stuck) if stuck == Stuck::default() => Control::Retry,
-            ControlVerb::Retry(stuck) => settle(Verdict::Retry, stuck)?,
-            ControlVerb::Skip(stuck) => settle(Verdict::Skip, stuck)?,
-            ControlVerb::Resolve(stuck) => settle(Verdict::Resolve, stuck)?,
-            ControlVerb::Recall { parent, undo, known } => Control::Recall { parent, undo, known },
+            ControlVerb::Retry(stuck) => decide_stuck(Verdict::Retry, stuck)?,
+            ControlVerb::Skip(stuck) => decide_stuck(Verdict::Skip, stuck)?,
+            ControlVerb::Resolve(stuck) => decide_stuck(Verdict::Resolve, stuck)?,
+            ControlVerb::CancelChild { parent, undo, known } => Control::CancelChild { parent, undo, known },
             ControlVerb::Outcome {
                 command_id,
                 result_type,
@@ -577,10 +577,10 @@ pub(super) struct RawEvent<'a> {
     pub payload: Bytes,
 }
 
-fn settle(verdict: Verdict, stuck: Stuck) -> Result<Control, Defect> {
+fn decide_stuck(verdict: Verdict, stuck: Stuck) -> Result<Control, Defect> {
     stuck
-        .settle(verdict)
-        .map(Control::Settle)
+        .decide(verdict)
+        .map(Control::DecideStuck)
         .map_err(|message| Defect::new("payload.schema", message))
 }
 

@@ -190,7 +190,7 @@ impl Feed {
             () = self.mail.closed() => return,
             () = self.gates.open(self.stream) => {}
         }
-        // A closed mailbox is no error here: the next flush reports it. Room that was waited for is used at once: given
+        // A closed mailbox is not an error here: the next flush reports it. Room that was waited for is used at once: given
         // back, it would go to whoever waits next, and so from one to the other for ever.
         if let Ok(permit) = self.mail.reserve().await
             && let Some(mail) = self.queue.pop_front()

@@ -166,7 +166,7 @@ impl Private {
         self.feed.follow(self.view.routed_by(), Some(self.view.place()));
     }
 
-    /// Tells the shard of a reader that was opened, before what it brings. To begin with a reader of its own is no news.
+    /// Tells the shard of a reader that was opened, before what it brings. To begin with a reader of its own is not news.
     fn tell_of_opening(&mut self) {
         match self.view.take_opened() {
             Some(false) if self.since == Since::Detached => {}

@@ -153,7 +153,7 @@ impl Shared {
         }
         let ctx = Arc::clone(&self.ctx);
         loop {
-            self.settle();
+            self.make_ready();
             self.flush();
             self.detach_stalled();
             let full = self.slots.iter().position(|slot| slot.full_since.is_some());
@@ -195,7 +195,7 @@ impl Shared {
     }
 
     /// Mails what a probe proved.
-    fn settle(&mut self) {
+    fn make_ready(&mut self) {
         self.follow_definitions();
         self.tell_of_opening();
         if let Some(as_of) = self.view.proven() {
@@ -553,7 +553,7 @@ impl Shared {
             }
         }
         // It may have been the only one that had no place yet.
-        self.begin_if_settled();
+        self.begin_if_ready();
     }
 
     /// Whether the stream is read, and for more than the shard at `at`.
@@ -573,7 +573,7 @@ impl Shared {
         if self.is_read_for_others(at) {
             return self.detach(at, place);
         }
-        self.ctx.progress(self.stream).settled();
+        self.ctx.progress(self.stream).repositioned();
         self.begin_with(at, place);
     }
 
@@ -583,23 +583,23 @@ impl Shared {
         slot.state = State::Attached;
         slot.full_since = None;
         slot.feed.restart(place);
-        slot.settled = true;
-        self.begin_if_settled();
+        slot.ready = true;
+        self.begin_if_ready();
     }
 
-    fn begin_if_settled(&mut self) {
+    fn begin_if_ready(&mut self) {
         let fed = || self.slots.iter().filter(|slot| slot.is_fed());
-        if fed().next().is_some() && fed().all(|slot| slot.settled) {
+        if fed().next().is_some() && fed().all(|slot| slot.ready) {
             self.begin_again();
         }
     }
 
     /// Reads from where the shards are, as after a start.
     fn begin_again(&mut self) {
-        let fed = self.slots.iter_mut().filter(|slot| slot.settled);
+        let fed = self.slots.iter_mut().filter(|slot| slot.ready);
         let places: Vec<Place> = fed
             .map(|slot| {
-                slot.settled = false;
+                slot.ready = false;
                 slot.feed.sent()
             })
             .collect();

@@ -16,7 +16,7 @@ pub(super) struct Slot {
     pub endpoint: ShardEndpoint,
     pub state: State,
     /// An operator has said from where on it is to be fed, as soon as the stream is read again.
-    pub settled: bool,
+    pub ready: bool,
     /// Since when the mailbox has been full, and how long it was before that in this window.
     pub full_since: Option<Duration>,
     pub full_for: Duration,
@@ -55,7 +55,7 @@ impl Slot {
                 State::Attached
             },
             endpoint,
-            settled: false,
+            ready: false,
             full_since: None,
             full_for: Duration::ZERO,
         }

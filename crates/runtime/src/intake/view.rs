@@ -63,7 +63,7 @@ pub(super) struct View {
     identity: Option<StreamIdentity>,
     guard: Guard,
     removed: Option<Arc<[u64]>>,
-    /// What of it is no news once the halt is told.
+    /// What of it is not news once the halt is told.
     old_news: Option<Arc<[u64]>>,
     question: Option<Question>,
     /// Messages that jumped wait for the answer until then.

@@ -24,7 +24,7 @@ pub enum Destination {
     /// Results of effects that were carried out here, for whoever listens.
     Results,
     /// Word to the workers.
-    Recalls,
+    Cancellations,
 }
 
 impl Destination {
@@ -34,7 +34,7 @@ impl Destination {
             WorkKind::Command { .. } => Self::Gateway(item.instance.tenant.clone()),
             WorkKind::Fact { .. } => Self::Facts,
             WorkKind::Result { .. } => Self::Results,
-            WorkKind::Recall { .. } => Self::Recalls,
+            WorkKind::Cancel { .. } => Self::Cancellations,
             WorkKind::Saga { .. } => Self::Sagas,
         }
     }
@@ -84,7 +84,7 @@ impl Gap {
 }
 
 #[derive(Debug, Default)]
-struct Lane {
+struct Queue {
     /// Rows in memory that are not handed over.
     rows: usize,
     /// Effect commands on their way or in the broker, without result.
@@ -102,7 +102,7 @@ pub struct Backlog {
     horizon: WorkRef,
     /// Rows in memory that are not handed over, with their age.
     pending: BTreeMap<WorkRef, TimeMs>,
-    lanes: BTreeMap<Destination, Lane>,
+    queues: BTreeMap<Destination, Queue>,
     /// Rows behind the one that is on its way, per instance and ordered destination.
     chains: HashMap<(Destination, InstanceId), VecDeque<Row>>,
     standing: BTreeMap<WorkRef, Destination>,
@@ -119,7 +119,7 @@ impl Backlog {
             rows_in_memory: rows_in_memory.max(1),
             horizon: floor,
             pending: BTreeMap::new(),
-            lanes: BTreeMap::new(),
+            queues: BTreeMap::new(),
             chains: HashMap::new(),
             standing: BTreeMap::new(),
             gap: Some(Gap::new(floor)),
@@ -145,10 +145,10 @@ impl Backlog {
         gap.overflowed = gap.held.is_some();
     }
 
-    /// Looks up the fate of standing commands if others wait for their places: a settlement may have gone
+    /// Looks up the fate of standing commands if others wait for their places: a completion may have gone
     /// unnoticed.
     pub fn resync(&mut self) {
-        if self.lanes.values().any(|lane| !lane.waiting.is_empty()) {
+        if self.queues.values().any(|queue| !queue.waiting.is_empty()) {
             self.spill();
         }
     }
@@ -161,11 +161,11 @@ impl Backlog {
     }
 
     /// Rows whose result was applied: their places are free.
-    pub fn settle(&mut self, rows: &[WorkRef]) {
+    pub fn complete(&mut self, rows: &[WorkRef]) {
         for row in rows {
             match self.standing.remove(row) {
                 Some(destination) => self.leave(&destination),
-                // Settled while it still waited: it is skipped when its turn comes.
+                // Completed while it still waited: it is skipped when its turn comes.
                 None => drop(self.pending.remove(row)),
             }
         }
@@ -183,8 +183,8 @@ impl Backlog {
             return Some((Scope::Everything, gap.cursor));
         }
         let room = self.rows_in_memory / 2;
-        self.lanes.iter_mut().find_map(|(destination, lane)| {
-            let gap = lane.gap.as_mut().filter(|_| lane.rows <= room)?;
+        self.queues.iter_mut().find_map(|(destination, queue)| {
+            let gap = queue.gap.as_mut().filter(|_| queue.rows <= room)?;
             gap.held = Some(Vec::new());
             gap.overflowed = false;
             Some((Scope::One(destination.clone()), gap.cursor))
@@ -204,7 +204,10 @@ impl Backlog {
     pub fn refill_failed(&mut self, scope: &Scope) {
         let gap = match scope {
             Scope::Everything => self.gap.as_mut(),
-            Scope::One(destination) => self.lanes.get_mut(destination).and_then(|lane| lane.gap.as_mut()),
+            Scope::One(destination) => self
+                .queues
+                .get_mut(destination)
+                .and_then(|queue| queue.gap.as_mut()),
         };
         if let Some(gap) = gap {
             gap.held = None;
@@ -237,8 +240,8 @@ impl Backlog {
     /// The row was handed over, and whoever has to know was told.
     pub fn hand_over(&mut self, row: WorkRef, destination: &Destination) {
         self.pending.remove(&row);
-        if let Some(lane) = self.lanes.get_mut(destination) {
-            lane.rows = lane.rows.saturating_sub(1);
+        if let Some(queue) = self.queues.get_mut(destination) {
+            queue.rows = queue.rows.saturating_sub(1);
         }
         self.forget_if_empty(destination);
     }
@@ -250,7 +253,7 @@ impl Backlog {
 
     /// Everything up to here was handed over.
     pub fn floor(&self) -> WorkRef {
-        let gaps = self.lanes.values().filter_map(|lane| lane.gap.as_ref());
+        let gaps = self.queues.values().filter_map(|queue| queue.gap.as_ref());
         gaps.chain(&self.gap)
             .map(|gap| gap.after)
             .chain(self.pending.keys().next().map(|first| before(*first)))
@@ -267,10 +270,10 @@ impl Backlog {
     /// A row that was never seen before, or one of a gap.
     fn admit(&mut self, row: Row) {
         self.horizon = self.horizon.max(row.0);
-        let lane = self.lanes.entry(Destination::of(&row.1)).or_default();
-        match &mut lane.gap {
+        let queue = self.queues.entry(Destination::of(&row.1)).or_default();
+        match &mut queue.gap {
             Some(gap) => gap.hold(row, self.rows_in_memory),
-            None if lane.rows >= self.rows_in_memory => lane.gap = Some(Gap::new(before(row.0))),
+            None if queue.rows >= self.rows_in_memory => queue.gap = Some(Gap::new(before(row.0))),
             None => self.keep(row),
         }
     }
@@ -278,10 +281,10 @@ impl Backlog {
     fn keep(&mut self, row: Row) {
         let destination = Destination::of(&row.1);
         self.pending.insert(row.0, row.1.created);
-        let lane = self.lanes.entry(destination.clone()).or_default();
-        lane.rows += 1;
+        let queue = self.queues.entry(destination.clone()).or_default();
+        queue.rows += 1;
         if let Destination::Effect(..) = destination {
-            lane.waiting.push_back(row);
+            queue.waiting.push_back(row);
             self.promote(&destination);
             return;
         }
@@ -296,19 +299,19 @@ impl Backlog {
 
     /// Lets effect commands go as long as there are free places.
     fn promote(&mut self, destination: &Destination) {
-        let Some(lane) = self.lanes.get_mut(destination) else {
+        let Some(queue) = self.queues.get_mut(destination) else {
             return;
         };
-        while lane.standing < self.per_tenant_in_flight {
-            let Some(row) = lane.waiting.pop_front() else {
+        while queue.standing < self.per_tenant_in_flight {
+            let Some(row) = queue.waiting.pop_front() else {
                 break;
             };
             if !self.pending.contains_key(&row.0) {
-                lane.rows = lane.rows.saturating_sub(1);
+                queue.rows = queue.rows.saturating_sub(1);
                 continue;
             }
             if self.standing.insert(row.0, destination.clone()).is_none() {
-                lane.standing += 1;
+                queue.standing += 1;
             }
             self.publications.push_back(row);
         }
@@ -321,24 +324,24 @@ impl Backlog {
             | WorkKind::Fact { .. }
             | WorkKind::Saga { .. }
             | WorkKind::Result { .. }
-            | WorkKind::Recall { .. } => {
+            | WorkKind::Cancel { .. } => {
                 self.publications.push_back(row);
             }
         }
     }
 
     fn leave(&mut self, destination: &Destination) {
-        if let Some(lane) = self.lanes.get_mut(destination) {
-            lane.standing = lane.standing.saturating_sub(1);
+        if let Some(queue) = self.queues.get_mut(destination) {
+            queue.standing = queue.standing.saturating_sub(1);
         }
         self.promote(destination);
         self.forget_if_empty(destination);
     }
 
     fn forget_if_empty(&mut self, destination: &Destination) {
-        let empty = |lane: &Lane| lane.rows == 0 && lane.standing == 0 && lane.gap.is_none();
-        if self.lanes.get(destination).is_some_and(empty) {
-            self.lanes.remove(destination);
+        let empty = |queue: &Queue| queue.rows == 0 && queue.standing == 0 && queue.gap.is_none();
+        if self.queues.get(destination).is_some_and(empty) {
+            self.queues.remove(destination);
         }
     }
 
@@ -347,7 +350,7 @@ impl Backlog {
             return;
         };
         let through = rows.last().map_or(gap.cursor, |(row, _)| *row);
-        self.settle_vanished(&gap, &rows, if complete { gap.after } else { through });
+        self.complete_vanished(&gap, &rows, if complete { gap.after } else { through });
         for row in rows.into_iter().filter(|(row, _)| *row > gap.after) {
             if !self.holds(row.0) {
                 self.admit(row);
@@ -370,7 +373,7 @@ impl Backlog {
     }
 
     /// Frees the places of standing commands that are no longer in the outbox.
-    fn settle_vanished(&mut self, gap: &Gap, rows: &[Row], through: WorkRef) {
+    fn complete_vanished(&mut self, gap: &Gap, rows: &[Row], through: WorkRef) {
         let through = through.min(gap.after);
         if gap.cursor >= through {
             return;
@@ -382,19 +385,23 @@ impl Backlog {
             .map(|(row, _)| *row)
             .filter(|row| *row > gap.cursor && !there.contains(row))
             .collect();
-        self.settle(&vanished);
+        self.complete(&vanished);
     }
 
     fn refilled_one(&mut self, destination: &Destination, rows: Vec<Row>, complete: bool) {
-        let Some(mut gap) = self.lanes.get_mut(destination).and_then(|lane| lane.gap.take()) else {
+        let Some(mut gap) = self
+            .queues
+            .get_mut(destination)
+            .and_then(|queue| queue.gap.take())
+        else {
             return;
         };
         let through = rows.last().map_or(gap.cursor, |(row, _)| *row);
         let held = if complete && !gap.overflowed {
             gap.held.take().unwrap_or_default()
         } else {
-            if let Some(lane) = self.lanes.get_mut(destination) {
-                lane.gap = Some(Gap::new(through));
+            if let Some(queue) = self.queues.get_mut(destination) {
+                queue.gap = Some(Gap::new(through));
             }
             Vec::new()
         };
@@ -409,14 +416,14 @@ impl Backlog {
 
     /// Keeps a row of a refill while there is room; the first one that does not fit begins the gap anew.
     fn admit_into(&mut self, row: Row) {
-        let lane = self.lanes.entry(Destination::of(&row.1)).or_default();
-        if lane.rows < self.rows_in_memory {
+        let queue = self.queues.entry(Destination::of(&row.1)).or_default();
+        if queue.rows < self.rows_in_memory {
             self.keep(row);
             return;
         }
         let start = before(row.0);
-        let earlier = lane.gap.as_ref().map_or(start, |gap| gap.after.min(start));
-        lane.gap = Some(Gap::new(earlier));
+        let earlier = queue.gap.as_ref().map_or(start, |gap| gap.after.min(start));
+        queue.gap = Some(Gap::new(earlier));
     }
 }
 

@@ -7,8 +7,8 @@ use serde_json::value::RawValue;
 use crate::kernel::children::{Forwarded, ParentRef, SagaMessage};
 use crate::kernel::envelope::{
     APPLIED_HEADER, AggregateCommand, AggregateEvent, CommandMetadata, ControlMessage, ControlVerb,
-    DEADLINE_HEADER, EffectCommand, EffectProgress, EffectRecall, EventMetadata, FORWARD, ForwardedEvent,
-    ResultType, WorkflowEvent,
+    DEADLINE_HEADER, EffectCancellation, EffectCommand, EffectProgress, EventMetadata, FORWARD,
+    ForwardedEvent, ResultType, WorkflowEvent,
 };
 use crate::kernel::ids::{CommandId, EffectName, Key, SagaName};
 use crate::kernel::input::{Question, WorkOutcome};
@@ -17,7 +17,7 @@ use crate::kernel::trace::is_traceparent;
 use crate::kernel::work::WorkItem;
 use crate::ports::broker::{Expect, Publication};
 
-/// Why an item is no message; no repetition will change that.
+/// Why an item is not a message; no repetition will change that.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("payload is not JSON: {0}")]
 pub struct Unsendable(pub String);
@@ -110,14 +110,14 @@ pub fn result(stream: &str, item: &WorkItem, effect: &EffectName, body: &Bytes) 
 }
 
 /// Word to the workers that nobody waits for the result of `command` any longer.
-pub fn recall(stream: &str, item: &WorkItem, effect: &EffectName, command: CommandId) -> Publication {
+pub fn cancellation(stream: &str, item: &WorkItem, effect: &EffectName, command: CommandId) -> Publication {
     let tenant = &item.instance.tenant;
-    let recall = EffectRecall {
+    let cancellation = EffectCancellation {
         tenant_id: tenant.clone(),
         command_id: command,
         effect_name: effect.clone(),
     };
-    let subject = Subject::EffectRecall {
+    let subject = Subject::EffectCancellation {
         tenant: tenant.clone(),
         effect: effect.clone(),
         command,
@@ -126,7 +126,7 @@ pub fn recall(stream: &str, item: &WorkItem, effect: &EffectName, command: Comma
         stream: stream.to_owned(),
         subject: subject.render(),
         headers: headers(item),
-        payload: encode(&recall, 0),
+        payload: encode(&cancellation, 0),
         expect: Expect::FirstOnSubject,
     }
 }
@@ -178,7 +178,7 @@ pub fn saga_subject(item: &WorkItem, saga: &SagaName, key: &Key) -> String {
 /// A message to another saga without the id that makes its repetition recognisable.
 ///
 /// # Errors
-/// [`Unsendable`] where it is no message.
+/// [`Unsendable`] where it is not a message.
 pub fn saga(
     stream: &str,
     item: &WorkItem,
@@ -210,7 +210,7 @@ pub fn saga(
                 ..parent(awaited)
             }),
         },
-        SagaMessage::Recall { undo, known } => ControlVerb::Recall {
+        SagaMessage::CancelChild { undo, known } => ControlVerb::CancelChild {
             parent: parent(awaited),
             undo: *undo,
             known: *known,

@@ -56,7 +56,7 @@ impl FactKey {
 /// The fact of an outbox row, without the id that makes its repetition recognisable.
 ///
 /// # Errors
-/// [`Unsendable`] where it is no message.
+/// [`Unsendable`] where it is not a message.
 pub fn message(
     stream: &str,
     key: &FactKey,

@@ -45,7 +45,7 @@ pub struct Refused {
     pub reason: String,
 }
 
-/// Hands an effect command or a fact to the broker; `progress` says what was done about the command before.
+/// HeldCommands an effect command or a fact to the broker; `progress` says what was done about the command before.
 pub fn publish(
     publisher: Arc<Publisher>,
     metrics: Arc<Metrics>,
@@ -95,8 +95,8 @@ pub fn publish(
                 let sent = publisher.result(&item, effect, body).await;
                 delivered(row, item, sent)
             }
-            WorkKind::Recall { effect, command } => {
-                let sent = publisher.recall(&item, effect, *command).await;
+            WorkKind::Cancel { effect, command } => {
+                let sent = publisher.cancel(&item, effect, *command).await;
                 delivered(row, item, sent)
             }
             WorkKind::Saga {
@@ -155,7 +155,7 @@ const fn outcome(sent: &Sent) -> &'static str {
     }
 }
 
-/// Hands an aggregate command to the gateway.
+/// HeldCommands an aggregate command to the gateway.
 pub fn submit(
     publisher: Arc<Publisher>,
     submitter: Option<Arc<Submitter>>,

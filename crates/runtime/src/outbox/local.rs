@@ -23,7 +23,7 @@ use super::publish::Publisher;
 use super::sweeper;
 use crate::kernel::envelope::EffectProgress;
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
-use crate::ports::dispatch::{Attempted, Dispatch, EffectDesk, Intent};
+use crate::ports::dispatch::{Attempted, Dispatch, Intent, LocalEffect};
 use crate::shard::mailbox::{Mail, Refused};
 use crate::tasks::Task;
 
@@ -44,7 +44,7 @@ pub struct LocalFirst {
 /// Which way a row goes.
 pub enum Way {
     /// To the worker of this process.
-    Here(Arc<dyn EffectDesk>),
+    Here(Arc<dyn LocalEffect>),
     /// To the broker, with what is known about a command.
     Broker(Option<EffectProgress>),
 }
@@ -76,7 +76,7 @@ const ASKED: u8 = 1;
 /// It stands, and the call begins.
 const STANDS: u8 = 2;
 /// The row is gone: nobody waits for its call.
-const SETTLED: u8 = 3;
+const COMPLETED: u8 = 3;
 
 impl<'p> Record<'p> {
     const fn new(mailbox: &'p mpsc::Sender<Mail>, row: WorkRef, fence: &'p Fence) -> Self {
@@ -108,7 +108,7 @@ impl Intent for Record<'_> {
             Ok(Some(Ok(()))) => STANDS,
             Ok(Some(Err(reason @ (Refused::NotFound(_) | Refused::Conflict(_))))) => {
                 tracing::debug!(row = ?self.row, %reason, "call not made");
-                SETTLED
+                COMPLETED
             }
             // A shard that is halted does not answer for the row.
             Ok(Some(Err(Refused::Unavailable { .. })) | None) | Err(_) => {
@@ -128,7 +128,7 @@ impl Intent for Record<'_> {
 /// A command that may have been executed, by somebody who left no word.
 pub fn maybe_called() -> EffectProgress {
     EffectProgress {
-        unsettled: true,
+        outcome_unknown: true,
         ..EffectProgress::default()
     }
 }
@@ -152,15 +152,15 @@ impl Publisher {
             let may_be = local.begun.contains(row) || !is_known;
             return Way::Broker(may_be.then(maybe_called));
         }
-        match local.dispatch.desk(effect).filter(|_| room) {
-            Some(desk) => Way::Here(desk),
+        match local.dispatch.local(effect).filter(|_| room) {
+            Some(effect) => Way::Here(effect),
             None => Way::Broker(None),
         }
     }
 
     /// Has the first attempt made here.
-    pub async fn call(self: Arc<Self>, desk: Arc<dyn EffectDesk>, (row, item): Row) -> Called {
-        let attempted = AssertUnwindSafe(self.attempt(&*desk, row, &item))
+    pub async fn call(self: Arc<Self>, to: Arc<dyn LocalEffect>, (row, item): Row) -> Called {
+        let attempted = AssertUnwindSafe(self.attempt(&*to, row, &item))
             .catch_unwind()
             .await;
         match attempted {
@@ -184,7 +184,7 @@ impl Publisher {
 
     async fn attempt(
         &self,
-        desk: &dyn EffectDesk,
+        to: &dyn LocalEffect,
         row: WorkRef,
         item: &WorkItem,
     ) -> Result<Done, (EffectProgress, bool)> {
@@ -197,23 +197,23 @@ impl Publisher {
             command
         });
         let body = match command {
-            Ok(command) => match desk.first_attempt(&command, &record).await {
+            Ok(command) => match to.first_attempt(&command, &record).await {
                 Attempted::Answered(body) => body,
-                Attempted::Elsewhere(_) if record.is(SETTLED) => {
-                    return Ok(done(row, item, None, false, "settled"));
+                Attempted::Elsewhere(_) if record.is(COMPLETED) => {
+                    return Ok(done(row, item, None, false, "completed"));
                 }
                 Attempted::Elsewhere(progress) if record.is(ASKED) => {
-                    let unsettled = false;
+                    let outcome_unknown = false;
                     return Err((
                         EffectProgress {
-                            unsettled,
+                            outcome_unknown,
                             ..progress
                         },
                         true,
                     ));
                 }
                 Attempted::Elsewhere(progress) => {
-                    let did_nothing = record.is(STANDS) && !progress.unsettled;
+                    let did_nothing = record.is(STANDS) && !progress.outcome_unknown;
                     return Err((progress, did_nothing));
                 }
             },

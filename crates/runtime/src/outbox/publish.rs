@@ -102,8 +102,8 @@ impl Publisher {
     }
 
     /// Tells the workers that nobody waits for the result of `command` any longer.
-    pub async fn recall(&self, item: &WorkItem, effect: &EffectName, command: CommandId) -> Sent {
-        let publication = envelope::recall(&self.streams.commands, item, effect, command);
+    pub async fn cancel(&self, item: &WorkItem, effect: &EffectName, command: CommandId) -> Sent {
+        let publication = envelope::cancellation(&self.streams.commands, item, effect, command);
         self.until_stored(publication, self.settings.delays(seed(item)))
             .await
     }

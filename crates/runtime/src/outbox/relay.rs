@@ -37,7 +37,7 @@ use crate::tasks::{Task, Tasks};
 use crate::telemetry::Metrics;
 
 const TICK: Duration = Duration::from_millis(250);
-/// Ticks between two looks at whether places are taken by commands that are long settled.
+/// Ticks between two looks at whether places are taken by commands that completed long ago.
 const RESYNC_TICKS: u32 = 240;
 /// Overdue rows that wait for the sweeper; more are reported again by the shard.
 const OVERDUE_MAX: usize = 1_000;
@@ -72,7 +72,7 @@ pub struct RelaySpec {
     pub tasks: Tasks,
 }
 
-/// A running relay. Dropped, it stops at once; what it had in hand is handed over after the next start.
+/// A running relay. Dropped, it stops at once; what it had in progress is handed over after the next start.
 pub struct Relay {
     task: JoinHandle<()>,
     draining: CancellationToken,
@@ -101,9 +101,9 @@ impl Relay {
         let draining = CancellationToken::new();
         let (questions, asked) = mpsc::channel(1);
         let (tasks, of) = (spec.tasks.clone(), format!("of shard {}", spec.shard));
-        let desk = Desk::new(spec, draining.clone(), asked);
+        let relay = RelayLoop::new(spec, draining.clone(), asked);
         // Its end closes the channel of releases, by which the shard learns of it.
-        let task = tasks.spawn(Task::Relay, of, desk.run());
+        let task = tasks.spawn(Task::Relay, of, relay.run());
         Self {
             task,
             draining,
@@ -148,7 +148,7 @@ struct Letter {
 type Permit = Result<mpsc::OwnedPermit<Mail>, mpsc::error::SendError<()>>;
 
 /// State of the relay's task.
-struct Desk {
+struct RelayLoop {
     shard: u16,
     publisher: Arc<Publisher>,
     submitter: Option<Arc<Submitter>>,
@@ -181,7 +181,7 @@ struct Desk {
     ticks: u32,
 }
 
-impl Desk {
+impl RelayLoop {
     fn new(spec: RelaySpec, draining: CancellationToken, asked: mpsc::Receiver<Question>) -> Self {
         let floor = WorkRef::at_position(spec.relayed.floor.load(Ordering::Acquire));
         let settings = &spec.settings;
@@ -232,7 +232,7 @@ impl Desk {
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while !self.draining.is_cancelled() {
             self.start_work();
-            if self.settle_mail().is_break() {
+            if self.take_mail().is_break() {
                 return;
             }
             self.answer_questions();
@@ -314,10 +314,10 @@ impl Desk {
             let publisher = Arc::clone(&self.publisher);
             let may_call = self.makes_calls && self.calling.len() < publisher.settings.local_in_flight;
             match publisher.way(&row, may_call) {
-                Way::Here(desk) => {
+                Way::Here(local) => {
                     // Before it begins: the shard may end at any time.
                     self.relayed.calls(row.0);
-                    drop(self.calling.spawn(publisher.call(desk, row)));
+                    drop(self.calling.spawn(publisher.call(local, row)));
                 }
                 Way::Broker(progress) => self.publish(row, progress),
             }
@@ -376,7 +376,7 @@ impl Desk {
             self.backlog.spill();
         }
         self.backlog.release(released.work);
-        self.backlog.settle(&released.settled);
+        self.backlog.complete(&released.completed);
         for row in released.overdue {
             self.look_after(row);
         }
@@ -399,7 +399,7 @@ impl Desk {
             | WorkKind::Fact { .. }
             | WorkKind::Saga { .. }
             | WorkKind::Result { .. }
-            | WorkKind::Recall { .. } => {
+            | WorkKind::Cancel { .. } => {
                 self.metrics
                     .overdue_commands_checked
                     .with_label_values(&["resubmitted"])
@@ -416,7 +416,7 @@ impl Desk {
             Destination::Facts => "fact",
             Destination::Sagas => "saga",
             Destination::Results => "result",
-            Destination::Recalls => "recall",
+            Destination::Cancellations => "cancellation",
         };
         self.metrics
             .messages_relayed
@@ -435,7 +435,7 @@ impl Desk {
             | Destination::Facts
             | Destination::Sagas
             | Destination::Results
-            | Destination::Recalls) => {
+            | Destination::Cancellations) => {
                 self.backlog.arrived(chained, &done.instance);
             }
         }
@@ -501,7 +501,7 @@ impl Desk {
     }
 
     /// Sends what mail fits, and publishes the floor. Breaks when the shard is gone.
-    fn settle_mail(&mut self) -> std::ops::ControlFlow<()> {
+    fn take_mail(&mut self) -> std::ops::ControlFlow<()> {
         let mailbox = self.mailbox.clone();
         self.gather_delivered();
         while !self.letters.is_empty() {
@@ -608,7 +608,7 @@ impl Desk {
     async fn finish_in_flight(mut self) {
         loop {
             let idle = self.publishing.is_empty() && self.submitting.is_empty() && self.calling.is_empty();
-            if self.settle_mail().is_break() || (idle && self.letters.is_empty()) {
+            if self.take_mail().is_break() || (idle && self.letters.is_empty()) {
                 return;
             }
             tokio::select! {

@@ -78,20 +78,20 @@ struct Trimmer {
     events: Horizon,
     domain: Horizon,
     /// Results whose commands are acknowledged, and acknowledged commands whose results are read.
-    answered: Settled,
-    read: Settled,
+    answered: Processed,
+    read: Processed,
 }
 
 /// Up to where messages of one stream need nothing of another one any more.
 #[derive(Debug, Default)]
-struct Settled {
+struct Processed {
     upto: u64,
-    /// A later place of the stream, and that of the other one which settles it.
+    /// A later place of the stream, and that of the other one which processes it.
     next: Option<(u64, u64)>,
 }
 
-impl Settled {
-    /// What lies up to `place` is settled once the other stream has come to `by`, and it has come to `reached` now.
+impl Processed {
+    /// What lies up to `place` is processed once the other stream has come to `by`, and it has come to `reached` now.
     fn observe(&mut self, place: u64, by: u64, reached: u64) -> u64 {
         // Where it is slow, the same place is waited for until it is reached: later ones would be waited for without end.
         for _ in 0..2 {
@@ -135,8 +135,8 @@ impl Trimmer {
             commands: Horizon::default(),
             events: Horizon::default(),
             domain: Horizon::default(),
-            answered: Settled::default(),
-            read: Settled::default(),
+            answered: Processed::default(),
+            read: Processed::default(),
         }
     }
 
@@ -171,7 +171,7 @@ impl Trimmer {
             return Ok(());
         };
         let read = needless[SourceStream::WorkflowEvents.index()];
-        let settled = [
+        let processed = [
             self.answered
                 .observe(events.last_sequence, commands.last_sequence, acknowledged),
             self.read
@@ -181,10 +181,10 @@ impl Trimmer {
         ];
         let (results, asked) = (SourceStream::WorkflowEvents, SourceStream::WorkflowCommands);
         let streams = [(results, &events, old_events), (asked, &commands, old_commands)];
-        for ((stream, state, old), settled) in streams.into_iter().zip(settled) {
+        for ((stream, state, old), processed) in streams.into_iter().zip(processed) {
             let read = needless[stream.index()];
             if let Some(old) = old {
-                let through = old.min(read.saturating_sub(1)).min(settled);
+                let through = old.min(read.saturating_sub(1)).min(processed);
                 self.trim_through(stream, state, through).await?;
             }
         }
@@ -261,18 +261,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_settled_by_another_stream_goes_as_far_as_that_has_come() {
-        let mut settled = Settled::default();
-        assert_eq!(settled.observe(10, 100, 99), 0);
-        assert_eq!(settled.observe(20, 200, 99), 0);
+    fn what_is_processed_by_another_stream_goes_as_far_as_that_has_come() {
+        let mut processed = Processed::default();
+        assert_eq!(processed.observe(10, 100, 99), 0);
+        assert_eq!(processed.observe(20, 200, 99), 0);
         assert_eq!(
-            settled.observe(30, 300, 150),
+            processed.observe(30, 300, 150),
             10,
             "what was waited for since then"
         );
-        assert_eq!(settled.observe(40, 400, 299), 10);
-        assert_eq!(settled.observe(50, 500, 500), 50, "at once");
-        assert_eq!(settled.observe(40, 510, 510), 50, "what went is gone");
+        assert_eq!(processed.observe(40, 400, 299), 10);
+        assert_eq!(processed.observe(50, 500, 500), 50, "at once");
+        assert_eq!(processed.observe(40, 510, 510), 50, "what went is gone");
     }
 
     #[test]

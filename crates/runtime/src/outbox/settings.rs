@@ -11,7 +11,7 @@ use crate::kernel::duration::Millis;
 pub struct Settings {
     /// Publications of one shard that wait for the broker's answer. Default 1,024.
     pub publish_in_flight: usize,
-    /// Commands of one shard that the worker of the same process has in hand where `dispatch` is `local`; more go by
+    /// Commands of one shard that the worker of the same process has in progress where `dispatch` is `local`; more go by
     /// the broker. Default 1,024.
     pub local_in_flight: usize,
     /// Commands of one tenant and effect that stand in the broker without a result, per shard. Default 1,000.

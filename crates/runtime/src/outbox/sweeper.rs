@@ -59,7 +59,7 @@ impl Publisher {
             WorkKind::Command { .. }
             | WorkKind::Fact { .. }
             | WorkKind::Result { .. }
-            | WorkKind::Recall { .. } => {
+            | WorkKind::Cancel { .. } => {
                 return Swept::Waiting;
             }
         };

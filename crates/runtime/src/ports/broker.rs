@@ -121,7 +121,7 @@ pub trait Broker: Send + Sync + 'static {
     /// What lies under exactly this key, as the last write left it.
     ///
     /// # Errors
-    /// [`BrokerError::NoStream`] where the bucket does not exist, [`BrokerError::Refused`] for what is no key.
+    /// [`BrokerError::NoStream`] where the bucket does not exist, [`BrokerError::Refused`] for what is not a key.
     async fn entry(&self, bucket: &str, _key: &str) -> Result<Option<Entry>, BrokerError> {
         Err(no_buckets(bucket))
     }
@@ -155,7 +155,7 @@ pub trait Broker: Send + Sync + 'static {
     /// Waits until everything handed over so far, acknowledgements included, has left the process.
     async fn flush(&self) -> Result<(), BrokerError>;
 
-    /// Messages to others over the same connection; `None` where the broker is no server that others use.
+    /// Messages to others over the same connection; `None` where the broker is not a server that others use.
     fn messenger(self: Arc<Self>) -> Option<Arc<dyn Messenger>> {
         None
     }
@@ -288,7 +288,7 @@ pub fn check_bucket_name(name: &str) -> Result<(), String> {
     let is_legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     if name.is_empty() || name.len() > BUCKET_NAME_BYTES_MAX || !name.bytes().all(is_legal) {
         return Err(format!(
-            "{name:?} is no name of a bucket: 1 to {BUCKET_NAME_BYTES_MAX} letters, digits, `-` and `_`"
+            "{name:?} is not a name of a bucket: 1 to {BUCKET_NAME_BYTES_MAX} letters, digits, `-` and `_`"
         ));
     }
     Ok(())
@@ -303,7 +303,7 @@ pub fn check_entry_key(key: &str) -> Result<(), String> {
     let is_token = |token: &str| !token.is_empty() && token.bytes().all(is_legal);
     if key.len() > ENTRY_KEY_BYTES_MAX || !key.split('.').all(is_token) {
         return Err(format!(
-            "{key:?} is no key of an entry: at most {ENTRY_KEY_BYTES_MAX} letters, digits, `-/_=` and single dots within"
+            "{key:?} is not a key of an entry: at most {ENTRY_KEY_BYTES_MAX} letters, digits, `-/_=` and single dots within"
         ));
     }
     Ok(())

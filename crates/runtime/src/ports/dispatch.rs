@@ -12,7 +12,7 @@ use crate::kernel::ids::EffectName;
 pub trait Dispatch: Send + Sync + 'static {
     /// Who makes calls of this effect here, `None` where its commands go by the broker: nobody makes them, the
     /// worker drains, or the effect has a limit that counts for all workers together.
-    fn desk(&self, effect: &EffectName) -> Option<Arc<dyn EffectDesk>>;
+    fn local(&self, effect: &EffectName) -> Option<Arc<dyn LocalEffect>>;
 
     /// Whether each call of this effect that is made here is recorded before it begins ([`Intent`]).
     fn records_intent(&self, effect: &EffectName) -> bool;
@@ -30,7 +30,7 @@ pub trait Intent: Send + Sync {
 
 /// Makes the calls of one effect.
 #[async_trait]
-pub trait EffectDesk: Send + Sync {
+pub trait LocalEffect: Send + Sync {
     /// Makes the first attempt at a command that never was a message. Where the effect makes no call twice, `intent` is
     /// recorded before the call.
     ///

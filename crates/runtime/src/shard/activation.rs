@@ -3,11 +3,11 @@
 use saga_runner_partition::machine::activation::{activate, resumable};
 
 use super::batch::{Activation, Item};
-use super::desk::{Desk, End};
+use super::shard_loop::{End, ShardLoop};
 use crate::kernel::input::SourceStream;
 use crate::storage::StorageError;
 
-impl Desk {
+impl ShardLoop {
     /// Works under other definitions from now on: all that lies behind the positions is taken as they route it. Instances
     /// that waited for one of them go on.
     pub(super) fn activate(&mut self, activation: Activation) -> Result<(), End> {
@@ -66,7 +66,7 @@ impl Desk {
             catching_up.merge.forget(stream);
         }
         let position = self.partition.positions[stream.index()];
-        if self.lanes.rerouted(stream, position, routed_by) {
+        if self.progress.rerouted(stream, position, routed_by) {
             let notice = self.gap(stream);
             self.unsent.push(notice);
         }

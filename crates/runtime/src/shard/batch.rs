@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use saga_runner_partition::machine::catch_up::InOrder;
-use saga_runner_partition::machine::lanes::bytes_of;
 use saga_runner_partition::machine::message::Order;
+use saga_runner_partition::machine::progress::bytes_of;
 
 use super::mailbox::{Arrival, Delivery, HeldDecision, LetterDecision, Refused, Reposition, Verdict};
 use crate::kernel::definition::DefinitionSet;

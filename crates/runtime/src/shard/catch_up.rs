@@ -6,12 +6,12 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use saga_runner_partition::machine::catch_up::{Bounds, CatchUp, Ground, Next, Over};
-use saga_runner_partition::machine::lanes::HeldMail;
+use saga_runner_partition::machine::progress::HeldMail;
 use saga_runner_partition::machine::timers::Firing;
 
 use super::batch::Item;
-use super::desk::Desk;
 use super::mailbox::Notice;
+use super::shard_loop::ShardLoop;
 use crate::kernel::ids::TimeMs;
 use crate::kernel::input::{Origin, SourceStream};
 
@@ -27,7 +27,7 @@ pub(super) struct CatchingUp {
     again: Option<Duration>,
 }
 
-impl Desk {
+impl ShardLoop {
     /// Takes what comes in the order in which it was stored, until the ends are reached that the streams have now.
     pub fn begin_catching_up(&mut self) {
         let wait = self.settings.catch_up_wait.duration();
@@ -111,7 +111,7 @@ impl Desk {
     }
 
     fn ground(&self, is_first: bool) -> Ground {
-        let careful = &self.partition.careful;
+        let isolation = &self.partition.isolation;
         let streams = SourceStream::ALL.map(|stream| Origin::Stream { stream, sequence: 0 });
         Ground {
             now: self.clock.now(),
@@ -119,9 +119,9 @@ impl Desk {
             next_due: self.partition.next_due.filter(|_| is_first),
             late: self.catching_up.as_ref().and_then(|catching_up| catching_up.late),
             events_held: self.holding,
-            one: streams.map(|origin| careful.is_needed(origin)),
+            one: streams.map(|origin| isolation.is_needed(origin)),
             // After an unclean stop each timer is begun alone.
-            timers_max: if careful.is_needed(Origin::Timer) {
+            timers_max: if isolation.is_needed(Origin::Timer) {
                 0
             } else {
                 (self.settings.batch_inputs / 2).max(1)
@@ -204,7 +204,7 @@ impl Desk {
             _ => None,
         };
         let again = catching_up.again.take();
-        let pause = again.map_or(super::desk::IDLE, |again| again.saturating_sub(monotonic));
+        let pause = again.map_or(super::shard_loop::IDLE, |again| again.saturating_sub(monotonic));
         match (catching_up.firing.take(), decided) {
             (Some(firing), _) => firing,
             (

@@ -11,9 +11,9 @@ use saga_runner_partition::machine::timers::{Firing, timer_input};
 use saga_runner_partition::machine::{Found, Partition};
 
 use super::batch::{Gathered, Item};
-use super::desk::{Desk, End};
 use super::figures;
 use super::mailbox::{Arrival, Released};
+use super::shard_loop::{End, ShardLoop};
 use super::status::{Figures, ShardState};
 use crate::kernel::ids::InstanceId;
 use crate::kernel::input::{Input, Origin};
@@ -50,7 +50,7 @@ struct Committed {
     answers: Vec<Option<Answer>>,
 }
 
-impl Desk {
+impl ShardLoop {
     /// Commits all that was gathered, in as many commits as it takes, then answers.
     ///
     /// Most often that is one. Without room on the disk ever smaller parts are tried, since deletions and small
@@ -66,7 +66,7 @@ impl Desk {
             let rest = items.split_off(size);
             let mut part: Vec<Item> = std::mem::replace(&mut items, rest).into();
             let committed = if careless == 0 {
-                self.commit_carefully(&mut part)
+                self.commit_one_by_one(&mut part)
             } else {
                 self.commit(&mut part, None)
             };
@@ -97,7 +97,7 @@ impl Desk {
         let Firing::Fire { until, late_source } = firing else {
             return Ok(());
         };
-        let care = self.partition.careful.is_needed(Origin::Timer);
+        let care = self.partition.isolation.is_needed(Origin::Timer);
         let limit = if care {
             1
         } else {
@@ -109,7 +109,7 @@ impl Desk {
             limit,
         };
         let committed = if care {
-            self.fire_carefully(fire)
+            self.fire_one_by_one(fire)
         } else {
             self.commit(&mut Vec::new(), Some(fire))
         };
@@ -157,7 +157,7 @@ impl Desk {
             match pruned {
                 Ok(()) => {
                     self.pruned(staged.pruned);
-                    figures::count(&staged.tally, &self.metrics, now);
+                    figures::count(&staged.counts, &self.metrics, now);
                     return Ok(());
                 }
                 Err(StorageError::Full(message)) => {
@@ -203,12 +203,12 @@ impl Desk {
     fn needs_care(&self, item: &Item) -> bool {
         match item {
             Item::Delivery(delivery, _) => delivery.inputs.iter().any(|arrival| match arrival {
-                Arrival::Input(input) => self.partition.careful.is_needed(input.origin),
+                Arrival::Input(input) => self.partition.isolation.is_needed(input.origin),
                 Arrival::Unreadable(_) => false,
             }),
-            Item::Verdict(verdict) => self.partition.careful.is_needed(verdict.0.origin),
-            Item::Resume(_) => self.partition.careful.is_needed(Origin::Local),
-            Item::Decision { .. } => self.partition.careful.is_needed_at_all(),
+            Item::Verdict(verdict) => self.partition.isolation.is_needed(verdict.0.origin),
+            Item::Resume(_) => self.partition.isolation.is_needed(Origin::Local),
+            Item::Decision { .. } => self.partition.isolation.is_needed_at_all(),
             Item::Delivered(_)
             | Item::CallBegins { .. }
             | Item::NotCalled(_)
@@ -223,9 +223,9 @@ impl Desk {
     /// Commits one item, each of whose inputs was noted as begun before it is.
     ///
     /// A delivery of several inputs cannot be split over commits, so they are rehearsed one by one first.
-    fn commit_carefully(&mut self, part: &mut Vec<Item>) -> Result<(), StorageError> {
+    fn commit_one_by_one(&mut self, part: &mut Vec<Item>) -> Result<(), StorageError> {
         if let [Item::Resume(id)] = part.as_slice() {
-            self.resume_carefully(&id.clone())?;
+            self.resume_one_by_one(&id.clone())?;
             part.clear();
             return Ok(());
         }
@@ -237,14 +237,14 @@ impl Desk {
             // From here on it is decided, and what waited behind it has still to go on.
             part.extend(letter.and_then(|letter| Some(Item::Resume(letter.input?.instance))));
             if let [Item::Resume(id)] = part.as_slice() {
-                self.resume_carefully(&id.clone())?;
+                self.resume_one_by_one(&id.clone())?;
             }
             part.clear();
             return Ok(());
         }
         let inputs: Vec<Input> = part.iter().flat_map(Item::inputs).cloned().collect();
         for (at, input) in inputs.iter().enumerate() {
-            let Some(suspects) = self.partition.careful.begin(input, self.settings.attempts) else {
+            let Some(suspects) = self.partition.isolation.begin(input, self.settings.attempts) else {
                 continue;
             };
             self.note_begun(&suspects)?;
@@ -254,14 +254,14 @@ impl Desk {
         }
         self.commit(part, None)?;
         for input in &inputs {
-            self.partition.careful.done(input);
+            self.partition.isolation.done(input);
         }
         Ok(())
     }
 
     /// Applies what waited and has nothing in its way any more, each input in a commit of its own, which was noted as
     /// begun before.
-    fn resume_carefully(&mut self, id: &InstanceId) -> Result<(), StorageError> {
+    fn resume_one_by_one(&mut self, id: &InstanceId) -> Result<(), StorageError> {
         loop {
             let (behind, rows) = self.reader.inbox(id, usize::MAX)?;
             if rows.iter().any(|(_, row)| row.reason.asks()) {
@@ -273,16 +273,16 @@ impl Desk {
             let Some(InboxRow { input, .. }) = first.filter(|_| behind.is_none()) else {
                 return Ok(());
             };
-            if let Some(suspects) = self.partition.careful.begin(&input, self.settings.attempts) {
+            if let Some(suspects) = self.partition.isolation.begin(&input, self.settings.attempts) {
                 self.note_begun(&suspects)?;
             }
             self.commit(&mut vec![Item::ResumeFirst(id.clone())], None)?;
-            self.partition.careful.done(&input);
+            self.partition.isolation.done(&input);
         }
     }
 
     /// Fires one timer, which was noted as begun before.
-    fn fire_carefully(&mut self, fire: Fire) -> Result<(), StorageError> {
+    fn fire_one_by_one(&mut self, fire: Fire) -> Result<(), StorageError> {
         let due = self
             .store
             .write::<_, StorageError>(|batch| batch.due_timers(fire.until, 1))?;
@@ -290,11 +290,11 @@ impl Desk {
             return self.commit(&mut Vec::new(), Some(fire));
         };
         let input = timer_input(target.instance, target.name, due);
-        if let Some(suspects) = self.partition.careful.begin(&input, self.settings.attempts) {
+        if let Some(suspects) = self.partition.isolation.begin(&input, self.settings.attempts) {
             self.note_begun(&suspects)?;
         }
         self.commit(&mut Vec::new(), Some(fire))?;
-        self.partition.careful.done(&input);
+        self.partition.isolation.done(&input);
         Ok(())
     }
 
@@ -353,7 +353,7 @@ impl Desk {
                 self.hand_over(Released {
                     shard: self.index,
                     work: staged.work.clone(),
-                    settled: Vec::new(),
+                    completed: Vec::new(),
                     overdue: Vec::new(),
                 });
             }
@@ -407,13 +407,13 @@ impl Desk {
             .with_label_values(&[self.index.to_string().as_str()])
             .set(found.outbox_rows as i64);
         self.show_blocked();
-        figures::count(&staged.tally, &self.metrics, now);
-        self.relayed.forget(&staged.settled);
-        if !staged.work.is_empty() || !staged.settled.is_empty() {
+        figures::count(&staged.counts, &self.metrics, now);
+        self.relayed.forget(&staged.completed);
+        if !staged.work.is_empty() || !staged.completed.is_empty() {
             self.hand_over(Released {
                 shard: self.index,
                 work: staged.work,
-                settled: staged.settled,
+                completed: staged.completed,
                 overdue: Vec::new(),
             });
         }

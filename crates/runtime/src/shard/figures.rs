@@ -1,61 +1,61 @@
 //! Adds what a batch has counted to the metrics.
 
-use saga_runner_partition::machine::tally::Tally;
+use saga_runner_partition::machine::counts::Counts;
 
 use crate::kernel::ids::TimeMs;
 use crate::telemetry::Metrics;
 
-pub(super) fn count(tally: &Tally, metrics: &Metrics, now: TimeMs) {
-    for ((kind, outcome), count) in &tally.inputs {
+pub(super) fn count(counts: &Counts, metrics: &Metrics, now: TimeMs) {
+    for ((kind, outcome), count) in &counts.inputs {
         metrics
             .inputs
             .with_label_values(&[*kind, *outcome])
             .inc_by(*count);
     }
-    for (saga, count) in &tally.started {
+    for (saga, count) in &counts.started {
         metrics
             .instances_started
             .with_label_values(&[saga.as_str()])
             .inc_by(*count);
     }
-    for ((saga, phase), count) in &tally.ended {
+    for ((saga, phase), count) in &counts.ended {
         metrics
             .instances_ended
             .with_label_values(&[saga.as_str(), *phase])
             .inc_by(*count);
     }
-    for (saga, count) in &tally.finally_failed {
+    for (saga, count) in &counts.finally_failed {
         metrics
             .finally_effects_failed
             .with_label_values(&[saga.as_str()])
             .inc_by(*count);
     }
-    for ((saga, what), count) in &tally.asked {
+    for ((saga, what), count) in &counts.asked {
         metrics
             .steps_stuck
             .with_label_values(&[saga.as_str(), *what])
             .inc_by(*count);
     }
-    for (reason, count) in &tally.dead {
+    for (reason, count) in &counts.dead {
         metrics
             .dead_letters
             .with_label_values(&[reason.as_str()])
             .inc_by(*count);
     }
-    for ((saga, outcome), count) in &tally.runs {
+    for ((saga, outcome), count) in &counts.runs {
         metrics
             .schedule_runs
             .with_label_values(&[saga.as_str(), *outcome])
             .inc_by(*count);
     }
-    for late in &tally.runs_late {
+    for late in &counts.runs_late {
         #[allow(clippy::cast_precision_loss, reason = "milliseconds of lateness")]
         metrics.schedule_lateness_seconds.observe(*late as f64 / 1_000.0);
     }
-    metrics.dead_letters_evicted.inc_by(tally.forgotten);
-    metrics.timers_fired.inc_by(tally.fired.len() as u64);
-    metrics.timers_fired_late_source.inc_by(tally.fired_late_source);
-    for due in &tally.fired {
+    metrics.dead_letters_evicted.inc_by(counts.forgotten);
+    metrics.timers_fired.inc_by(counts.fired.len() as u64);
+    metrics.timers_fired_late_source.inc_by(counts.fired_late_source);
+    for due in &counts.fired {
         #[allow(clippy::cast_precision_loss, reason = "milliseconds of lateness")]
         let late = now.0.saturating_sub(due.0).max(0) as f64 / 1_000.0;
         metrics.timer_lateness_seconds.observe(late);

@@ -82,7 +82,7 @@ pub enum Mail {
         reason: String,
         reply: oneshot::Sender<Result<(), Refused>>,
     },
-    /// An operator has settled from where on a stream is to be read. Taken by a shard that is halted because of its streams,
+    /// An operator has decided from where on a stream is to be read. Taken by a shard that is halted because of its streams,
     /// too, which then goes on.
     Reposition(Box<Reposition>),
     /// Commit what came before this mail, then work under these definitions.
@@ -136,7 +136,7 @@ pub struct Released {
     /// New outbox rows.
     pub work: Vec<(WorkRef, WorkItem)>,
     /// Rows that left the outbox because their result was applied.
-    pub settled: Vec<WorkRef>,
+    pub completed: Vec<WorkRef>,
     /// Rows that were handed over long ago and are still there, without a result or without the news of their
     /// delivery: the sweeper looks after them.
     pub overdue: Vec<(WorkRef, WorkItem)>,
@@ -189,7 +189,7 @@ impl Gates {
 
 /// Rows up to and including which the relay has handed everything over; the shard stores it with its next
 /// batch, and after a restart the relay begins behind it. Encoded `log_sequence << 16 | index`. Besides, the rows whose calls
-/// it has begun, which the shard marks where it ends before they are settled.
+/// it has begun, which the shard marks where it ends before they are completed.
 #[derive(Debug, Default)]
 pub struct Relayed {
     pub floor: AtomicU64,
@@ -202,7 +202,7 @@ impl Relayed {
         self.lock().insert(row);
     }
 
-    /// These rows are settled, or were not called, or what is known of their calls stands beside their commands.
+    /// These rows are completed, or were not called, or what is known of their calls stands beside their commands.
     pub fn forget(&self, rows: &[WorkRef]) {
         if rows.is_empty() {
             return;

@@ -8,11 +8,11 @@ mod activation;
 mod batch;
 mod catch_up;
 mod commit;
-mod desk;
 mod figures;
 pub mod mailbox;
 mod reposition;
 mod settings;
+mod shard_loop;
 pub mod status;
 mod sweep;
 #[cfg(test)]
@@ -23,11 +23,11 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
 
-pub use desk::IDLE;
 use saga_runner_partition::machine::Partition;
 use saga_runner_partition::machine::opening::Terms;
 pub use saga_runner_partition::machine::source::{Standing, stream_trouble};
 pub use settings::Settings;
+pub use shard_loop::IDLE;
 pub use status::{ShardState, ShardStatus};
 
 use crate::kernel::definition::DefinitionSet;
@@ -133,7 +133,7 @@ impl ShardHandle {
         let (stamps, maybe_called) = (partition.stamps, opened.maybe_called);
         let begun = std::mem::take(&mut opened.begun);
         let (tasks, metrics) = (spec.tasks.clone(), Arc::clone(&spec.metrics));
-        let desk = desk::Desk::new(
+        let shard_loop = shard_loop::ShardLoop::new(
             spec,
             opened,
             mailbox,
@@ -146,7 +146,7 @@ impl ShardHandle {
             .thread(
                 Task::Shard,
                 format!("shard-{index:04}"),
-                desk.run(),
+                shard_loop.run(),
                 // Its mailbox is closed by now, so nobody waits for it.
                 move |message| shown.halt(index, "shard.panicked", message, &metrics),
             )

@@ -1,17 +1,17 @@
-//! An operator settles from where on a stream is read.
+//! An operator decides from where on a stream is read.
 
 use std::sync::atomic::Ordering;
 
 use saga_runner_partition::machine::Partition;
 use saga_runner_partition::machine::activation::activate;
 
-use super::desk::{Desk, End};
 use super::mailbox::{HaltRow, Refused, Reposition};
+use super::shard_loop::{End, ShardLoop};
 use super::status::ShardState;
 use crate::kernel::input::SourceStream;
 use crate::storage::StorageError;
 
-impl Desk {
+impl ShardLoop {
     /// Takes an operator's word.
     ///
     /// # Errors
@@ -23,7 +23,7 @@ impl Desk {
     }
 
     /// The same while the shard is halted; whether it can go on.
-    pub(super) fn settle(&mut self, order: Reposition, reason: &'static str) -> bool {
+    pub(super) fn resume_after(&mut self, order: Reposition, reason: &'static str) -> bool {
         let answer = match self.move_position(&order) {
             Ok(Ok(())) => {
                 self.halts[order.stream.index()] = None;
@@ -38,7 +38,7 @@ impl Desk {
         self.status.state() == ShardState::Running
     }
 
-    /// Keeps why a stream must not be read on: the shard does not work after a restart before an operator has settled it.
+    /// Keeps why a stream must not be read on: the shard does not work after a restart before an operator has decided.
     pub(super) fn keep_halt(&mut self, stream: SourceStream, halt: &HaltRow) {
         let kept = self
             .store
@@ -77,7 +77,7 @@ impl Desk {
             let message = format!("the position is {at} by now: look again");
             return Ok(Err(Refused::Conflict(message.into())));
         }
-        if self.lanes.taken(stream) != at {
+        if self.progress.taken(stream) != at {
             // Set aside until the outbox has room, or until what was stored before it has come.
             let message = "what was read is not applied yet: try again";
             return Ok(Err(self.unavailable(message)));
@@ -91,7 +91,7 @@ impl Desk {
             Err(error) => return Err(error.into()),
         }
         self.partition.moved(stream, &order.to);
-        self.lanes.moved(stream, order.to.sequence);
+        self.progress.moved(stream, order.to.sequence);
         self.barriers.forget(stream);
         self.status.moved(self.partition.positions);
         if stream != SourceStream::AggregateEvents {

@@ -177,7 +177,7 @@ impl ShardStatus {
             .set(1);
     }
 
-    /// An operator has settled why it was halted.
+    /// An operator has decided about why it was halted.
     pub(super) fn resume(&self, shard: u16, reason: &'static str, metrics: &Metrics) {
         tracing::info!(shard, reason, "shard goes on");
         self.set_state(ShardState::Running);

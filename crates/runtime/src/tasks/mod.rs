@@ -11,7 +11,7 @@
 //! reader           the stream is not read; its position stands
 //! private_reader   its shard does not get the stream any more
 //! http             no requests are answered
-//! retention, notices, consumer, recalls, secrets, consumers, cluster, clock: begun again after a pause
+//! retention, notices, consumer, cancellations, secrets, consumers, cluster, clock: begun again after a pause
 //! command, call, reload, migration, ownership: one piece of work ends, and whoever waits for it learns so
 //! ```
 //!
@@ -69,8 +69,8 @@ pub enum Task {
     /// Takes commands from one consumer.
     Consumer,
     /// Hears of commands that are taken back.
-    Recalls,
-    /// One command in the hands of the worker.
+    Cancellations,
+    /// One command in progress.
     Command,
     /// One call of an effect that the relay makes through the worker of its process.
     Call,
@@ -101,7 +101,7 @@ impl Task {
             Self::PrivateReader => "private_reader",
             Self::Notices => "notices",
             Self::Consumer => "consumer",
-            Self::Recalls => "recalls",
+            Self::Cancellations => "cancellations",
             Self::Command => "command",
             Self::Call => "call",
             Self::Secrets => "secrets",
@@ -362,7 +362,7 @@ impl Tasks {
         lines.collect()
     }
 
-    /// Its part was ended and is begun anew, so what was wrong with it is no trouble any more.
+    /// Its part was ended and is begun anew, so what was wrong with it is not trouble any more.
     pub fn forget(&self, task: Task, of: impl Display) {
         self.well(&named(task, of));
     }

@@ -47,7 +47,7 @@ pub struct Metrics {
     pub outbox_oldest_seconds: IntGaugeVec,
     /// Rows that the broker rejects and that stay in the outbox, by `shard`.
     pub outbox_refused: IntGaugeVec,
-    /// Outbox rows sent, by `destination` (effect, gateway, fact, saga, result, recall) and `outcome`.
+    /// Outbox rows sent, by `destination` (effect, gateway, fact, saga, result, cancellation) and `outcome`.
     pub messages_relayed: IntCounterVec,
     /// Timers that fired.
     pub timers_fired: IntCounter,

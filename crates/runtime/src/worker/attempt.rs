@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::breakers::Admitted;
 use super::certainty::Ending;
+use super::executor::{Executor, Places};
 use super::held::Held;
-use super::lane::{Lane, Places};
 use super::line::Granted;
 use super::places::TenantPlace;
 use super::provider::{CallContext, CallFailure, CallOutcome, Certainty};
@@ -20,7 +20,7 @@ use crate::ports::dispatch::Intent;
 
 /// Shortest pause before another attempt, in milliseconds.
 const PAUSE_MS_MIN: u64 = 50;
-/// First delay of a command whose tenant has as many in hand as it may, in milliseconds.
+/// First delay of a command whose tenant has as many in progress as it may, in milliseconds.
 const BUSY_MS: u64 = 200;
 /// Longest delay of a command for which there is no room, in milliseconds.
 const BUSY_MS_MAX: u64 = 5_000;
@@ -39,9 +39,9 @@ pub enum Reason {
     NotDue,
     /// The upstream is left alone.
     Breaker,
-    /// The tenant has as many commands in hand as it may.
+    /// The tenant has as many commands in progress as it may.
     TenantBusy,
-    /// The worker has no room in hand, and others of its consumer must not wait for it.
+    /// The worker has no room in progress, and others of its consumer must not wait for it.
     Busy,
     /// The tenant calls as fast as it may.
     TenantRate,
@@ -115,7 +115,7 @@ pub struct Room {
     breaker: Option<Admitted>,
 }
 
-impl Lane {
+impl Executor {
     /// Room for a call for `tenant`, or when and why to ask again.
     pub(super) async fn admit(
         &self,
@@ -258,7 +258,7 @@ impl Lane {
             path = command.metadata.path,
             class = &*failure.class,
             calls = progress.calls,
-            settled = !progress.unsettled,
+            outcome_known = !progress.outcome_unknown,
             exhausted,
             "effect has failed"
         );
@@ -276,7 +276,7 @@ fn may_repeat(definition: &EffectDefinition, certainty: Certainty) -> bool {
 }
 
 /// Whether a call may have happened, after one more has failed.
-pub fn unsettled(before: bool, failure: &CallFailure) -> bool {
+pub fn has_unknown_outcome(before: bool, failure: &CallFailure) -> bool {
     match failure.certainty {
         Certainty::Refused => false,
         Certainty::NotDone => before,
@@ -285,10 +285,10 @@ pub fn unsettled(before: bool, failure: &CallFailure) -> bool {
 }
 
 /// What is recorded after the last attempt: `Failed` says that it definitely did not happen.
-pub fn conclude(failure: CallFailure, unsettled: bool) -> Answer {
+pub fn conclude(failure: CallFailure, outcome_unknown: bool) -> Answer {
     let class = failure.class.into_owned();
     let message = failure.message;
-    if unsettled {
+    if outcome_unknown {
         Answer::TimedOut { class, message }
     } else {
         let refused = failure.certainty == Certainty::Refused;

@@ -86,7 +86,7 @@ impl Ending {
             Self::Lost if is_safe => ("transient", NotDone, Failed),
             Self::Late if is_safe => ("timeout", NotDone, Failed),
             Self::Lost | Self::Late => (AMBIGUOUS, Unknown, Failed),
-            Self::Interrupted => ("recalled", Unknown, Abandoned),
+            Self::Interrupted => ("cancelled", Unknown, Abandoned),
             Self::Malformed => ("response.malformed", Unknown, Answered),
             Self::TooLong => ("response.size", Unknown, Answered),
             Self::Said(said) => match said {
@@ -125,7 +125,7 @@ impl Said {
         }
     }
 
-    /// What a status of HTTP that is no success reports.
+    /// What a status of HTTP that is not a success reports.
     #[must_use]
     pub const fn of_status(code: i64) -> Self {
         match code {

@@ -91,7 +91,7 @@ impl TryFrom<Written> for Consumers {
         for (name, effects) in &written.categories {
             if EffectName::parse(name).is_err() {
                 faults.push(format!(
-                    "category {name:?} is no name: a-z, 0-9, `_` and `-`, beginning with a letter or digit, at most 63"
+                    "category {name:?} is not a name: a-z, 0-9, `_` and `-`, beginning with a letter or digit, at most 63"
                 ));
             }
             if effects.is_empty() {
@@ -107,7 +107,7 @@ impl TryFrom<Written> for Consumers {
         for (what, name) in &written.bind {
             if !is_consumer_name(name) {
                 faults.push(format!(
-                    "bind.{what}: {name:?} is no name of a consumer: 1 to {NAME_BYTES_MAX} bytes without blanks, `.`, `*`, `>`, `/`, `\\`"
+                    "bind.{what}: {name:?} is not a name of a consumer: 1 to {NAME_BYTES_MAX} bytes without blanks, `.`, `*`, `>`, `/`, `\\`"
                 ));
             }
             if !bound.insert(name) {
@@ -159,7 +159,7 @@ impl Scope<'_> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Consumer {
     /// What it brings, as `bind` names it.
-    pub brings: String,
+    pub delivers: String,
     /// Whose commands it brings, where they are one tenant's.
     pub tenant: Option<TenantId>,
     pub name: String,
@@ -252,7 +252,7 @@ impl Consumers {
 
 /// A consumer before it is known whether it is bound.
 struct New {
-    brings: String,
+    delivers: String,
     name: String,
     tenant: Option<TenantId>,
     filters: Vec<String>,
@@ -272,7 +272,7 @@ struct Plan<'a> {
 
 impl Plan<'_> {
     fn add(&mut self, consumer: New) {
-        let bound = self.bind.get(&consumer.brings);
+        let bound = self.bind.get(&consumer.delivers);
         // Workers elsewhere pull.
         let push = self.push && !consumer.external;
         let name = if push {
@@ -285,7 +285,7 @@ impl Plan<'_> {
             group: self.scope.group.to_owned(),
             push,
             bound: bound.is_some(),
-            brings: consumer.brings,
+            delivers: consumer.delivers,
             tenant: consumer.tenant,
             filters: consumer.filters,
             effects: consumer.effects,
@@ -302,7 +302,7 @@ impl Plan<'_> {
         let filter = self.filter(None, Some(effect));
         let name = durable_name(self.scope.group, effect);
         self.add(New {
-            brings: effect.to_string(),
+            delivers: effect.to_string(),
             name,
             tenant: None,
             filters: vec![filter],
@@ -334,7 +334,7 @@ impl Plan<'_> {
             let filter = self.filter(Some(&tenant), None);
             let name = format!("tenant-{}-{tenant}", self.scope.group);
             self.add(New {
-                brings: tenant.to_string(),
+                delivers: tenant.to_string(),
                 name,
                 tenant: Some(tenant),
                 filters: vec![filter],
@@ -349,9 +349,9 @@ impl Plan<'_> {
             for effect in effects {
                 let filter = self.filter(Some(&tenant), Some(effect));
                 let name = format!("{}@{tenant}", durable_name(self.scope.group, effect));
-                let brings = format!("{tenant}/{effect}");
+                let delivers = format!("{tenant}/{effect}");
                 self.add(New {
-                    brings,
+                    delivers,
                     name,
                     tenant: Some(tenant.clone()),
                     filters: vec![filter],
@@ -370,7 +370,7 @@ impl Plan<'_> {
         for (category, effects) in categories {
             for effect in effects.iter().filter(|effect| !known.contains(effect)) {
                 self.faults.push(format!(
-                    "worker.consumers.categories.{category} lists {effect}, which is no effect that workers of saga-runner carry out"
+                    "worker.consumers.categories.{category} lists {effect}, which is not an effect that workers of saga-runner carry out"
                 ));
             }
             let effects: Vec<EffectName> = effects.iter().cloned().collect();
@@ -386,7 +386,7 @@ impl Plan<'_> {
                 &hash[..2 * HASH_BYTES]
             );
             self.add(New {
-                brings: category.clone(),
+                delivers: category.clone(),
                 name,
                 tenant: None,
                 filters,
@@ -400,15 +400,15 @@ impl Plan<'_> {
         let mut brought = BTreeSet::new();
         let mut names = BTreeSet::new();
         for consumer in &self.consumers {
-            if !brought.insert(consumer.brings.as_str()) {
+            if !brought.insert(consumer.delivers.as_str()) {
                 self.faults.push(format!(
                     "{} is a category and an effect that is in none: give one of them another name",
-                    consumer.brings
+                    consumer.delivers
                 ));
             } else if !names.insert(consumer.name.as_str()) {
                 self.faults.push(format!(
                     "worker.consumers.bind gives {} the consumer {}, which is another one's",
-                    consumer.brings, consumer.name
+                    consumer.delivers, consumer.name
                 ));
             }
         }

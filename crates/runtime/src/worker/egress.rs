@@ -71,7 +71,7 @@ impl Egress {
         }
         match self.allow.iter().find(|net| net.addr() != net.network()) {
             Some(net) => Err(format!(
-                "allow: {net} is no network; did you mean {}?",
+                "allow: {net} is not a network; did you mean {}?",
                 net.trunc()
             )),
             None => Ok(()),

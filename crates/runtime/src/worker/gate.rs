@@ -7,10 +7,10 @@ use std::time::Duration;
 use moka::sync::Cache;
 
 use super::attempt::{Reason, Turn};
+use super::cancellations::Watch;
+use super::executor::{Executor, NAK_DELAY, Next};
 use super::held::Held;
-use super::lane::{Lane, NAK_DELAY, Next};
 use super::progress::{self, Written};
-use super::recalls::Watch;
 use super::result;
 use crate::kernel::envelope::{EffectCommand, EffectProgress};
 use crate::kernel::ids::{CommandId, TenantId, TimeMs};
@@ -65,7 +65,7 @@ impl Gate {
     }
 }
 
-impl Lane {
+impl Executor {
     /// Whether there is something to ask before the call of a command: it has waited, or what is known of it may not be
     /// all.
     pub(super) fn is_doubtful(turn: Turn<'_>, watch: &Watch) -> bool {
@@ -111,12 +111,12 @@ impl Lane {
             }
         }
         watch
-            .is_recalled()
+            .is_cancelled()
             .then(|| Next::Answer(self.taken_back(progress)))
     }
 
     /// Records the intent before a call that must not be made twice. Without one, no call was begun: the outcome of a command
-    /// that was only held in hand is not unknown. Beside the first delivery of a command there is none, unless the broker
+    /// that was only held in progress is not unknown. Beside the first delivery of a command there is none, unless the broker
     /// has lost count.
     pub(super) async fn announce(
         &self,
@@ -133,7 +133,7 @@ impl Lane {
         }
         let begun = EffectProgress {
             delivered: turn.number,
-            unsettled: true,
+            outcome_unknown: true,
             ..progress.clone()
         };
         let name = (command.tenant_id.clone(), command.command_id);
@@ -146,7 +146,7 @@ impl Lane {
         }
         // A consumer that was made anew counts from 1 again; what stands there says what came of the calls before.
         match progress::stored(&*self.broker, commands, effect, &name).await {
-            Ok(Some(before)) if !before.unsettled => write(false).await,
+            Ok(Some(before)) if !before.outcome_unknown => write(false).await,
             Ok(_) => Written::Preceded,
             Err(_) => Written::Lost,
         }

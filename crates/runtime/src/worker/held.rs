@@ -1,4 +1,4 @@
-//! Deliveries in hand. Each is claimed from its arrival until it is answered for, so that nobody else gets it, and a
+//! Deliveries in progress. Each is claimed from its arrival until it is answered for, so that nobody else gets it, and a
 //! command has one at a time: another delivery of it takes the place of the one before and begins nothing.
 
 use std::collections::HashMap;
@@ -14,15 +14,15 @@ use crate::ports::clock::Clock;
 
 type Name = (TenantId, CommandId);
 
-/// All that a worker has in hand.
-pub struct Hands {
+/// All that a worker has in progress.
+pub struct HeldCommands {
     held: Mutex<HashMap<Name, Arc<Held>>>,
     clock: Arc<dyn Clock>,
     /// A claim is renewed three times in it.
     ack_wait: Duration,
 }
 
-impl Hands {
+impl HeldCommands {
     pub fn new(clock: Arc<dyn Clock>, ack_wait: Duration) -> Self {
         Self {
             held: Mutex::default(),
@@ -31,9 +31,9 @@ impl Hands {
         }
     }
 
-    /// Takes a delivery in hand. `None`: another one of this command is in hand, and goes on with the right to answer of
+    /// Takes a delivery in progress. `None`: another one of this command is in progress, and goes on with the right to answer of
     /// this one.
-    pub fn take(self: &Arc<Self>, name: Name, delivery: QueueMessage) -> Option<InHand> {
+    pub fn take(self: &Arc<Self>, name: Name, delivery: QueueMessage) -> Option<HeldCommand> {
         let QueueMessage { message, receipt } = delivery;
         let now = self.clock.monotonic();
         let mut held = self.lock();
@@ -55,11 +55,11 @@ impl Hands {
         });
         held.insert(name.clone(), Arc::clone(&one));
         drop(held);
-        Some(InHand {
+        Some(HeldCommand {
             message,
             held: one,
             name,
-            hands: Arc::clone(self),
+            all: Arc::clone(self),
         })
     }
 
@@ -68,15 +68,15 @@ impl Hands {
     }
 }
 
-/// A command in hand, until it is dropped.
-pub struct InHand {
+/// A command in progress, until it is dropped.
+pub struct HeldCommand {
     pub message: Message,
     held: Arc<Held>,
     name: Name,
-    hands: Arc<Hands>,
+    all: Arc<HeldCommands>,
 }
 
-impl InHand {
+impl HeldCommand {
     pub const fn name(&self) -> &Name {
         &self.name
     }
@@ -87,7 +87,7 @@ impl InHand {
     }
 }
 
-impl Deref for InHand {
+impl Deref for HeldCommand {
     type Target = Held;
 
     fn deref(&self) -> &Held {
@@ -95,9 +95,9 @@ impl Deref for InHand {
     }
 }
 
-impl Drop for InHand {
+impl Drop for HeldCommand {
     fn drop(&mut self) {
-        self.hands.lock().remove(&self.name);
+        self.all.lock().remove(&self.name);
     }
 }
 

@@ -1,7 +1,7 @@
 //! First attempts at commands of this process's own sagas, straight from their outbox.
 //!
 //! Only the first attempt, and only where there is room: everything that takes another turn (a retry, an open
-//! breaker, a tenant that has enough in hand) takes the way of the queue, where any worker may go on with it.
+//! breaker, a tenant that has enough in progress) takes the way of the queue, where any worker may go on with it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -11,20 +11,20 @@ use bytes::Bytes;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::attempt::Turn;
-use super::lane::{Lane, Next};
+use super::executor::{Executor, Next};
 use super::result::{self, Addressee, Answer};
 use crate::kernel::definition::EffectDefinition;
 use crate::kernel::envelope::{EffectCommand, EffectProgress};
 use crate::kernel::ids::EffectName;
-use crate::ports::dispatch::{Attempted, Dispatch, EffectDesk, Intent};
+use crate::ports::dispatch::{Attempted, Dispatch, Intent, LocalEffect};
 
-/// The lanes of the worker that is in force, by effect.
-pub type Lanes = BTreeMap<EffectName, Arc<Lane>>;
+/// The executors of the worker that is in force, by effect.
+pub type Executors = BTreeMap<EffectName, Arc<Executor>>;
 
 /// Where the relays find the worker of this process. It outlives workers: a reload puts another one in.
 #[derive(Default)]
 pub struct Local {
-    lanes: RwLock<Lanes>,
+    executors: RwLock<Executors>,
     /// The effects of which no call is made twice. Known before the worker starts, since relays start before it.
     once: RwLock<BTreeSet<EffectName>>,
     /// Largest result, in bytes of its message.
@@ -35,15 +35,15 @@ impl Local {
     #[must_use]
     pub fn new(result_bytes_max: usize) -> Self {
         Self {
-            lanes: RwLock::default(),
+            executors: RwLock::default(),
             once: RwLock::default(),
             result_bytes_max,
         }
     }
 
-    fn lane(&self, effect: &EffectName) -> Option<Arc<Lane>> {
-        let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
-        lanes.get(effect).cloned()
+    fn executor(&self, effect: &EffectName) -> Option<Arc<Executor>> {
+        let executors = self.executors.read().unwrap_or_else(PoisonError::into_inner);
+        executors.get(effect).cloned()
     }
 
     /// The effects that the worker has, or will have once it starts.
@@ -54,22 +54,22 @@ impl Local {
     }
 
     /// From now on this worker makes the calls.
-    pub fn serve_by(&self, lanes: Lanes) {
-        self.expect(lanes.values().map(|lane| &lane.definition));
-        *self.lanes.write().unwrap_or_else(PoisonError::into_inner) = lanes;
+    pub fn serve_by(&self, executors: Executors) {
+        self.expect(executors.values().map(|executor| &executor.definition));
+        *self.executors.write().unwrap_or_else(PoisonError::into_inner) = executors;
     }
 }
 
 impl Dispatch for Local {
-    fn desk(&self, effect: &EffectName) -> Option<Arc<dyn EffectDesk>> {
-        let lane = self.lane(effect)?;
+    fn local(&self, effect: &EffectName) -> Option<Arc<dyn LocalEffect>> {
+        let executor = self.executor(effect)?;
         // Before the look at the drain, which waits for all that have one.
-        let under_way = lane.home.token();
-        if lane.definition.limits.rate.is_some() || lane.draining.is_cancelled() {
+        let under_way = executor.home.token();
+        if executor.definition.limits.rate.is_some() || executor.draining.is_cancelled() {
             return None;
         }
-        Some(Arc::new(Desk {
-            lane,
+        Some(Arc::new(LocalCaller {
+            executor,
             result_bytes_max: self.result_bytes_max,
             _under_way: under_way,
         }))
@@ -81,32 +81,32 @@ impl Dispatch for Local {
     }
 }
 
-struct Desk {
-    lane: Arc<Lane>,
+struct LocalCaller {
+    executor: Arc<Executor>,
     result_bytes_max: usize,
     _under_way: TaskTrackerToken,
 }
 
 #[async_trait]
-impl EffectDesk for Desk {
+impl LocalEffect for LocalCaller {
     async fn first_attempt(&self, command: &EffectCommand<'_>, intent: &dyn Intent) -> Attempted {
-        let lane = &*self.lane;
-        lane.series.running.inc();
+        let executor = &*self.executor;
+        executor.series.running.inc();
         let attempted = tokio::select! {
             biased;
             attempted = self.attempt(command, intent) => attempted,
             // The drain is over; the call may have happened.
-            () = lane.stopping.cancelled() => Attempted::Elsewhere(EffectProgress {
-                unsettled: true,
+            () = executor.stopping.cancelled() => Attempted::Elsewhere(EffectProgress {
+                outcome_unknown: true,
                 ..EffectProgress::default()
             }),
         };
-        lane.series.running.dec();
+        executor.series.running.dec();
         attempted
     }
 }
 
-impl Desk {
+impl LocalCaller {
     async fn attempt(&self, command: &EffectCommand<'_>, intent: &dyn Intent) -> Attempted {
         let mut progress = EffectProgress::default();
         let (_, seed) = command.command_id.0.as_u64_pair();
@@ -117,11 +117,11 @@ impl Desk {
             sequence: u64::MAX,
             intent: Some(intent),
         };
-        match self.lane.next(command, turn, &mut progress).await {
+        match self.executor.next(command, turn, &mut progress).await {
             Next::Answer(answer) => self.answered(command, answer, progress.calls),
             Next::GiveBack(_, reason) => {
                 let name = (command.tenant_id.clone(), command.command_id);
-                self.lane.count_given_back(&name, reason);
+                self.executor.count_given_back(&name, reason);
                 Attempted::Elsewhere(progress)
             }
         }
@@ -129,13 +129,13 @@ impl Desk {
 
     fn answered(&self, command: &EffectCommand<'_>, answer: Answer, calls: u32) -> Attempted {
         let happened = answer.may_have_happened();
-        let mut counter = self.lane.series.of_answer(&answer);
+        let mut counter = self.executor.series.of_answer(&answer);
         let mut body = self.body(command, answer, calls);
         if body.len() > self.result_bytes_max {
             let reason = format!("it has {} bytes, at most {}", body.len(), self.result_bytes_max);
             tracing::error!(effect = %command.effect_name, command = %command.command_id, reason, "a result is too large");
             let refused = Answer::refused(happened, &reason);
-            counter = self.lane.series.of_answer(&refused);
+            counter = self.executor.series.of_answer(&refused);
             body = self.body(command, refused, calls);
         }
         counter.inc();
@@ -149,7 +149,7 @@ impl Desk {
             effect: &command.effect_name,
             metadata: Some(&command.metadata),
         };
-        let now = self.lane.clock.now();
-        result::publication(&self.lane.streams.events, &to, answer, calls, now).payload
+        let now = self.executor.clock.now();
+        result::publication(&self.executor.streams.events, &to, answer, calls, now).payload
     }
 }

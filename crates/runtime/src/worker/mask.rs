@@ -120,7 +120,7 @@ impl Mask {
                 self.masked(value).write(&mut bytes);
                 bytes
             }
-            // It is no result either, and its text goes nowhere but into the message that says so.
+            // It is not a result either, and its text goes nowhere but into the message that says so.
             Err(_) => self
                 .clean(String::from_utf8_lossy(&payload).into_owned())
                 .into_bytes(),

@@ -8,19 +8,19 @@
 //! Knows nothing about sagas, and it never touches a shard. What makes the calls is given to it ([`provider::Providers`]).
 
 mod attempt;
+mod cancellations;
 pub mod certainty;
 pub mod consumers;
 pub mod egress;
+mod executor;
 mod gate;
 mod held;
-mod lane;
 mod line;
 mod local;
 pub mod mask;
 mod places;
 mod progress;
 pub mod provider;
-mod recalls;
 mod result;
 mod room;
 pub mod running;

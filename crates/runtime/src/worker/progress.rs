@@ -38,7 +38,7 @@ pub async fn read(
     let stored = stored(broker, stream, effect, name).await?;
     let mut progress = stored.unwrap_or_else(initial);
     if !announced && progress.delivered.saturating_add(1) != message.delivered {
-        progress.unsettled = true;
+        progress.outcome_unknown = true;
     }
     Ok(progress)
 }

@@ -17,7 +17,7 @@ use crate::kernel::json::Json;
 pub trait Provider: Send + Sync + 'static {
     async fn call(&self, call: &CallContext<'_>) -> CallOutcome;
 
-    /// Whether a call changes nothing, so that one without an answer is no riddle.
+    /// Whether a call changes nothing, so that one without an answer is explained.
     fn is_safe(&self) -> bool;
 
     /// What is called, `host:port`; `None` where nothing is.
@@ -80,7 +80,7 @@ pub struct CallFailure {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Certainty {
     /// The upstream understood the call and refused it. All attempts carry one idempotency key, so this also
-    /// settles what became of earlier ones.
+    /// finds the outcome of earlier ones.
     Refused,
     /// This attempt did nothing; about earlier ones it says nothing.
     NotDone,

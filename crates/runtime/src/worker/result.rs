@@ -65,7 +65,7 @@ impl Answer {
         }
     }
 
-    /// It happened, and what came back is no result.
+    /// It happened, and what came back is not a result.
     pub fn unusable(payload: Vec<u8>, class: &str, message: &str) -> Self {
         Self::Succeeded {
             payload,
@@ -320,7 +320,7 @@ pub async fn record(broker: &dyn Broker, stuck: &Stuck, publication: Publication
 
 /// Whether what stands on the subject of `late` says only that nobody knows the outcome. Waits as long as the broker is
 /// away.
-pub async fn settles(broker: &dyn Broker, late: &Publication) -> bool {
+pub async fn completes(broker: &dyn Broker, late: &Publication) -> bool {
     let mut delay = RETRY_FIRST;
     loop {
         match broker.last_by_subject(&late.stream, &late.subject).await {

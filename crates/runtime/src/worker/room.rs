@@ -1,4 +1,4 @@
-//! Room in hand: how many commands of a lane are served at the same time, who gets room next, and what becomes of those
+//! Room in progress: how many commands of an executor are served at the same time, who gets room next, and what becomes of those
 //! for whom there is none.
 
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::attempt::{Reason, Turn};
-use super::held::InHand;
-use super::lane::{Disposition, Lane, answer_for};
+use super::executor::{Disposition, Executor, answer_for};
+use super::held::HeldCommand;
 use super::line::Granted;
 use super::progress;
 use crate::kernel::envelope::{EffectCommand, EffectProgress};
@@ -17,11 +17,11 @@ use crate::kernel::ids::{TenantId, TimeMs};
 
 /// First delay of a command for which there is no room, in milliseconds.
 const BUSY_DELAY_MS: u64 = 500;
-/// Commands that take longer do not wait here for room in hand, but in the queue, where other workers may have them.
+/// Commands that take longer do not wait here for room in progress, but in the queue, where other workers may have them.
 const AHEAD_BELOW: Duration = Duration::from_millis(100);
 
 /// Room for one command. It is kept for as long as the command, so it is small there.
-pub type Hand = Box<Granted<OwnedSemaphorePermit>>;
+pub type Permit = Box<Granted<OwnedSemaphorePermit>>;
 
 /// What is known of a delivery from the consumer that has brought it.
 #[derive(Debug, Clone, Copy)]
@@ -32,12 +32,12 @@ pub struct Brought {
     pub by_tenant: bool,
 }
 
-impl Lane {
-    /// Waits for room in hand. `None`: the drain began.
-    pub(super) async fn in_line(&self, tenant: &TenantId, by_tenant: bool) -> Option<Hand> {
+impl Executor {
+    /// Waits for room in progress. `None`: the drain began.
+    pub(super) async fn in_line(&self, tenant: &TenantId, by_tenant: bool) -> Option<Permit> {
         self.tenants.note(tenant, self.clock.monotonic());
         let room = async || {
-            let room = Arc::clone(&self.hand).acquire_owned().await;
+            let room = Arc::clone(&self.permits).acquire_owned().await;
             room.expect("the semaphore is never closed")
         };
         tokio::select! {
@@ -47,28 +47,28 @@ impl Lane {
         }
     }
 
-    /// Room in hand, if there is some that nobody waits for.
-    pub fn hand(&self, tenant: &TenantId, by_tenant: bool) -> Option<Hand> {
+    /// Room in progress, if there is some that nobody waits for.
+    pub fn permit(&self, tenant: &TenantId, by_tenant: bool) -> Option<Permit> {
         self.tenants.note(tenant, self.clock.monotonic());
         self.line
             .try_enter(tenant, by_tenant, || {
-                Arc::clone(&self.hand).try_acquire_owned().ok()
+                Arc::clone(&self.permits).try_acquire_owned().ok()
             })
             .map(Box::new)
     }
 
-    /// How many commands of `tenant` may be here at the same time, in hand or waiting for room: its part of the room, and fewer
+    /// How many commands of `tenant` may be here at the same time, in progress or waiting for room: its part of the room, and fewer
     /// the more tenants have some here, so that what waits can be had by other workers.
     pub fn room_of(&self, tenant: &TenantId) -> usize {
         let (others, theirs) = self.line.others(tenant);
         let part = self
             .tenants
-            .most_of(self.hand_max, theirs, self.clock.monotonic());
+            .most_of(self.permits_max, theirs, self.clock.monotonic());
         (part.saturating_add(self.ahead()) / (others + 1)).max(1)
     }
 
     /// Gives a command back for which there is no room, with word that nothing was done.
-    pub async fn give_back_busy(self: Arc<Self>, delivery: InHand) {
+    pub async fn give_back_busy(self: Arc<Self>, delivery: HeldCommand) {
         let name = delivery.name().clone();
         let message = &delivery.message;
         let stream = &self.streams.commands;
@@ -108,11 +108,11 @@ impl Lane {
         answer_for(delivery, disposition).await;
     }
 
-    /// How many commands may wait here for room in hand: as many as there is room for, where they come by quickly enough
+    /// How many commands may wait here for room in progress: as many as there is room for, where they come by quickly enough
     /// that the way to the broker counts.
     pub fn ahead(&self) -> usize {
         let is_quick = self.took.mean() < AHEAD_BELOW && self.pace.is_none();
-        if is_quick { self.hand_max } else { 0 }
+        if is_quick { self.permits_max } else { 0 }
     }
 }
 
@@ -122,7 +122,7 @@ fn initial_progress(payload: &[u8]) -> Option<EffectProgress> {
     command.ok()?.progress
 }
 
-/// How long a command has room in hand, on the average of the last few.
+/// How long a command has room in progress, on the average of the last few.
 pub struct Took(AtomicU64);
 
 impl Default for Took {

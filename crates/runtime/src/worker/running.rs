@@ -11,15 +11,15 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::breakers::Breakers;
+use super::cancellations::{self, Cancellations};
 use super::consumers::Consumer;
+use super::executor::{Executor, Series};
 use super::gate::Gate;
-use super::held::Hands;
-use super::lane::{Lane, Series};
+use super::held::HeldCommands;
 use super::line::Line;
-use super::local::{Lanes, Local};
+use super::local::{Executors, Local};
 use super::places::{Pace, Share, Tenants};
 use super::provider::{Provider, Providers};
-use super::recalls::{self, Recalls};
 use super::room::Took;
 use super::secrets::Secrets;
 use super::settings::Settings;
@@ -74,7 +74,7 @@ pub struct WorkerError {
 
 /// A running worker. Dropped without [`Worker::drain`], it leaves its commands to be delivered again.
 pub struct Worker {
-    lanes: JoinSet<()>,
+    executors: JoinSet<()>,
     breakers: Arc<Breakers>,
     troubles: Arc<Troubles>,
     draining: CancellationToken,
@@ -109,17 +109,17 @@ impl Worker {
             Arc::clone(&spec.clock),
             Arc::clone(&spec.metrics),
         );
-        let recalls = Arc::new(Recalls::new(spec.settings.recalled_max));
+        let cancellations = Arc::new(Cancellations::new(spec.settings.cancellations_max));
         let shares = Share::divide(spec.settings.concurrency, spec.effects.len());
         let ack_wait = spec.settings.ack_wait.duration();
-        let mut lanes = Vec::with_capacity(spec.effects.len());
+        let mut executors = Vec::with_capacity(spec.effects.len());
         for (((definition, provider), upstream), share) in
             spec.effects.iter().zip(providers).zip(upstreams).zip(shares)
         {
-            let (calls, hand_max) = room(definition, &share, ack_wait);
+            let (calls, permits_max) = room(definition, &share, ack_wait);
             let tenants = Tenants::new(definition.limits, calls);
-            let line = line(&tenants, &spec.clock, hand_max);
-            lanes.push(Arc::new(Lane {
+            let line = line(&tenants, &spec.clock, permits_max);
+            executors.push(Arc::new(Executor {
                 definition: Arc::clone(definition),
                 provider,
                 secrets: Arc::clone(&spec.secrets),
@@ -127,15 +127,15 @@ impl Worker {
                 streams: spec.streams.clone(),
                 settings: spec.settings.clone(),
                 gate: Arc::clone(&gate),
-                recalls: Arc::clone(&recalls),
+                cancellations: Arc::clone(&cancellations),
                 worker: Arc::clone(&spec.name),
                 upstream,
                 breakers: Arc::clone(&breakers),
                 share,
                 concurrency: Arc::new(Semaphore::new(calls)),
                 places: Line::new(|_| usize::MAX),
-                hand_max,
-                hand: Arc::new(Semaphore::new(hand_max)),
+                permits_max,
+                permits: Arc::new(Semaphore::new(permits_max)),
                 line,
                 took: Took::default(),
                 pace: definition.limits.rate.map(Pace::new),
@@ -150,12 +150,12 @@ impl Worker {
             }));
         }
         let troubles = Arc::new(Troubles::default());
-        let tasks = follow(spec, &lanes, &recalls, &troubles, &draining);
+        let tasks = follow(spec, &executors, &cancellations, &troubles, &draining);
         if let Some(local) = &spec.local {
-            local.serve_by(by_effect(&lanes));
+            local.serve_by(by_effect(&executors));
         }
         Ok(Self {
-            lanes: tasks,
+            executors: tasks,
             breakers,
             troubles,
             draining,
@@ -197,7 +197,7 @@ impl Worker {
     /// Waits for all that it has begun, and tells now and then that it does.
     async fn finish(&mut self) {
         let home = self.home.clone();
-        let finished = async { tokio::join!(finish(&mut self.lanes, &self.tasks), home.wait()) };
+        let finished = async { tokio::join!(finish(&mut self.executors, &self.tasks), home.wait()) };
         let mut finished = std::pin::pin!(finished);
         let mut told = tokio::time::interval(TELL_EVERY);
         loop {
@@ -213,9 +213,9 @@ impl Worker {
     }
 }
 
-fn by_effect<'l>(lanes: impl IntoIterator<Item = &'l Arc<Lane>>) -> Lanes {
-    let named = |lane: &Arc<Lane>| (lane.definition.name.clone(), Arc::clone(lane));
-    lanes.into_iter().map(named).collect()
+fn by_effect<'l>(executors: impl IntoIterator<Item = &'l Arc<Executor>>) -> Executors {
+    let named = |executor: &Arc<Executor>| (executor.definition.name.clone(), Arc::clone(executor));
+    executors.into_iter().map(named).collect()
 }
 
 impl WorkerError {
@@ -242,43 +242,43 @@ fn upstream(definition: &EffectDefinition, provider: &dyn Provider) -> Option<Ar
 /// Begins to take commands, and to hear which of them are taken back.
 fn follow(
     spec: &WorkerSpec,
-    lanes: &[Arc<Lane>],
-    recalls: &Arc<Recalls>,
+    executors: &[Arc<Executor>],
+    cancellations: &Arc<Cancellations>,
     troubles: &Arc<Troubles>,
     draining: &CancellationToken,
 ) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
-    let hands = Arc::new(Hands::new(
+    let held = Arc::new(HeldCommands::new(
         Arc::clone(&spec.clock),
         spec.settings.ack_wait.duration(),
     ));
     for consumer in spec.consumers.iter().filter(|consumer| !consumer.external) {
-        let brought = lanes
+        let brought = executors
             .iter()
-            .filter(|lane| consumer.effects.contains(&lane.definition.name));
+            .filter(|executor| consumer.effects.contains(&executor.definition.name));
         let source = Arc::new(Source {
             consumer: consumer.clone(),
-            lanes: by_effect(brought),
-            worker: Parts::of(spec, (&hands, recalls), troubles, draining),
+            executors: by_effect(brought),
+            worker: Parts::of(spec, (&held, cancellations), troubles, draining),
         });
-        // What it had in hand comes again, as after a crash.
+        // What it had in progress comes again, as after a crash.
         tasks.spawn(spec.tasks.kept(Task::Consumer, &consumer.name, move || {
             let source = Arc::clone(&source);
             async move { source.run().await }
         }));
     }
-    let source = Arc::new(recalls::Source {
+    let source = Arc::new(cancellations::Source {
         broker: Arc::clone(&spec.broker),
         stream: spec.streams.commands.clone(),
         tenancy: spec.tenancy,
-        reader: format!("{}-recalls-{}", spec.group, spec.name),
+        reader: format!("{}-cancellations-{}", spec.group, spec.name),
         readers_opened: AtomicU64::new(0),
     });
-    let (recalls, stopping_to_hear) = (Arc::clone(recalls), draining.clone());
-    tasks.spawn(spec.tasks.kept(Task::Recalls, "", move || {
-        let (recalls, source) = (Arc::clone(&recalls), Arc::clone(&source));
+    let (cancellations, stopping_to_hear) = (Arc::clone(cancellations), draining.clone());
+    tasks.spawn(spec.tasks.kept(Task::Cancellations, "", move || {
+        let (cancellations, source) = (Arc::clone(&cancellations), Arc::clone(&source));
         let stopping = stopping_to_hear.clone();
-        async move { recalls::follow(recalls, &source, stopping).await }
+        async move { cancellations::follow(cancellations, &source, stopping).await }
     }));
     tasks
 }
@@ -327,20 +327,20 @@ fn concurrency(definition: &EffectDefinition) -> usize {
     calls.min(Semaphore::MAX_PERMITS)
 }
 
-/// Calls of one effect at the same time, no more than there are places for, and commands in hand.
+/// Calls of one effect at the same time, no more than there are places for, and commands in progress.
 fn room(definition: &EffectDefinition, share: &Share, ack_wait: Duration) -> (usize, usize) {
     let calls = concurrency(definition).min(share.most()).max(1);
-    (calls, hand_max(definition, calls, ack_wait))
+    (calls, permits_max(definition, calls, ack_wait))
 }
 
-/// A line for room in hand, of which no tenant gets more than its part.
-fn line(tenants: &Arc<Tenants>, clock: &Arc<dyn Clock>, hand_max: usize) -> Line<OwnedSemaphorePermit> {
+/// A line for room in progress, of which no tenant gets more than its part.
+fn line(tenants: &Arc<Tenants>, clock: &Arc<dyn Clock>, permits_max: usize) -> Line<OwnedSemaphorePermit> {
     let (tenants, clock) = (Arc::clone(tenants), Arc::clone(clock));
-    Line::new(move |others| tenants.most_of(hand_max, others, clock.monotonic()))
+    Line::new(move |others| tenants.most_of(permits_max, others, clock.monotonic()))
 }
 
-/// Commands of one effect that this worker has in hand at the same time.
-fn hand_max(definition: &EffectDefinition, calls: usize, ack_wait: Duration) -> usize {
+/// Commands of one effect that this worker has in progress at the same time.
+fn permits_max(definition: &EffectDefinition, calls: usize, ack_wait: Duration) -> usize {
     let rate = definition.limits.rate;
     rate.map_or(calls, |rate| pulled_ahead(rate, ack_wait).min(calls))
 }

@@ -22,10 +22,10 @@ pub struct Settings {
     /// Recently answered commands that are remembered in memory. Default 65,536.
     pub answered_max: u64,
     /// Commands that were taken back lately and are remembered in memory. Default 65,536.
-    pub recalled_max: u64,
+    pub cancellations_max: u64,
     /// How long the first commands wait until all is read that takes commands back; after that each is looked up by
     /// itself before its call, until all is read. Default 2s.
-    pub recalls_wait: Millis,
+    pub cancellations_wait: Millis,
     /// Commands older than this are looked up among the results before they are executed. Default 60s.
     pub recheck_after: Millis,
     /// Longest pause between two attempts to record a result that the broker refuses in every form. Default 30s.
@@ -57,8 +57,8 @@ impl Default for Settings {
             yield_retry: Millis(100),
             unacknowledged_max: 4_096,
             answered_max: 65_536,
-            recalled_max: 65_536,
-            recalls_wait: Millis::seconds(2),
+            cancellations_max: 65_536,
+            cancellations_wait: Millis::seconds(2),
             recheck_after: Millis::seconds(60),
             result_retry_max: Millis::seconds(30),
             response_bytes: 1024 * 1024,

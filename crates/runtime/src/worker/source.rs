@@ -1,6 +1,6 @@
-//! One consumer: takes the commands that it brings to their lanes, as long as the lanes have room.
+//! One consumer: takes the commands that it brings to their executors, as long as the executors have room.
 //!
-//! A lane takes as many commands in hand as it makes calls at a time, and the broker is asked for no more, but for quick
+//! an executor takes as many commands in progress as it makes calls at a time, and the broker is asked for no more, but for quick
 //! ones, of which as many may wait here for a place. A consumer that pushes lets out what it has, which waits here.
 //! Whatever has come is claimed at once and until it is answered for, so that nobody else gets it meanwhile.
 
@@ -12,11 +12,11 @@ use serde::Deserialize;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::cancellations::Cancellations;
 use super::consumers::Consumer;
-use super::held::Hands;
-use super::lane::Lane;
-use super::local::Lanes;
-use super::recalls::Recalls;
+use super::executor::Executor;
+use super::held::HeldCommands;
+use super::local::Executors;
 use super::room::Brought;
 use super::running::{WorkerSpec, finish, report};
 use super::settings::Settings;
@@ -65,7 +65,7 @@ impl Troubles {
 pub struct Source {
     pub consumer: Consumer,
     /// The effects that it brings.
-    pub lanes: Lanes,
+    pub executors: Executors,
     pub worker: Parts,
 }
 
@@ -76,8 +76,8 @@ pub struct Parts {
     stream: String,
     tenancy: Tenancy,
     settings: Settings,
-    hands: Arc<Hands>,
-    recalls: Arc<Recalls>,
+    held: Arc<HeldCommands>,
+    cancellations: Arc<Cancellations>,
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
     troubles: Arc<Troubles>,
@@ -88,7 +88,7 @@ pub struct Parts {
 impl Parts {
     pub fn of(
         spec: &WorkerSpec,
-        (hands, recalls): (&Arc<Hands>, &Arc<Recalls>),
+        (held, cancellations): (&Arc<HeldCommands>, &Arc<Cancellations>),
         troubles: &Arc<Troubles>,
         draining: &CancellationToken,
     ) -> Self {
@@ -97,8 +97,8 @@ impl Parts {
             stream: spec.streams.commands.clone(),
             tenancy: spec.tenancy,
             settings: spec.settings.clone(),
-            hands: Arc::clone(hands),
-            recalls: Arc::clone(recalls),
+            held: Arc::clone(held),
+            cancellations: Arc::clone(cancellations),
             clock: Arc::clone(&spec.clock),
             metrics: Arc::clone(&spec.metrics),
             troubles: Arc::clone(troubles),
@@ -128,7 +128,7 @@ pub fn queue_spec(consumer: &Consumer, stream: &str, settings: &Settings, buffer
 
 /// Where a delivery goes.
 enum Route {
-    Lane(Arc<Lane>, (TenantId, CommandId)),
+    Executor(Arc<Executor>, (TenantId, CommandId)),
     /// The effect is none of this worker's.
     Unknown(EffectName),
     /// The subject is that of no command.
@@ -138,12 +138,17 @@ enum Route {
 impl Source {
     /// Takes commands until the drain, joining the queue again whenever it breaks.
     pub async fn run(&self) {
-        let buffer = self.lanes.values().map(|lane| lane.hand_max).max().unwrap_or(1);
+        let buffer = self
+            .executors
+            .values()
+            .map(|executor| executor.permits_max)
+            .max()
+            .unwrap_or(1);
         let spec = queue_spec(&self.consumer, &self.worker.stream, &self.worker.settings, buffer);
         tokio::select! {
             biased;
             () = self.worker.draining.cancelled() => return,
-            () = self.worker.recalls.caught_up(self.worker.settings.recalls_wait.duration()) => {}
+            () = self.worker.cancellations.caught_up(self.worker.settings.cancellations_wait.duration()) => {}
         }
         let mut running = JoinSet::new();
         let mut delay = REJOIN_FIRST;
@@ -208,8 +213,8 @@ impl Source {
                 Ok(delivery) => delivery,
                 Err(broken) => return Some(broken.0),
             };
-            let (lane, name) = match self.route(&delivery.message) {
-                Route::Lane(lane, name) => (lane, name),
+            let (executor, name) = match self.route(&delivery.message) {
+                Route::Executor(executor, name) => (executor, name),
                 Route::Unknown(effect) => {
                     self.leave_to_others(&delivery, &effect, &mut told).await;
                     continue;
@@ -225,20 +230,20 @@ impl Source {
                     continue;
                 }
             };
-            let Some(delivery) = self.worker.hands.take(name, delivery) else {
-                tracing::debug!(effect = %lane.definition.name, "command already in progress was delivered again");
+            let Some(delivery) = self.worker.held.take(name, delivery) else {
+                tracing::debug!(effect = %executor.definition.name, "command already in progress was delivered again");
                 continue;
             };
             let brought = Brought {
                 created,
                 by_tenant: self.consumer.tenant.is_some(),
             };
-            let hand = lane.hand(&delivery.name().0, brought.by_tenant);
-            if hand.is_none() && !self.consumer.push && self.lanes.len() > 1 {
+            let permit = executor.permit(&delivery.name().0, brought.by_tenant);
+            if permit.is_none() && !self.consumer.push && self.executors.len() > 1 {
                 // Others behind it, of effects that have room, must not wait.
-                running.spawn(lane.give_back_busy(delivery));
+                running.spawn(executor.give_back_busy(delivery));
             } else {
-                running.spawn(lane.serve(delivery, hand, brought));
+                running.spawn(executor.serve(delivery, permit, brought));
             }
         }
     }
@@ -249,26 +254,26 @@ impl Source {
                 tenant,
                 effect,
                 command,
-            }) => match self.lanes.get(&effect) {
-                Some(lane) => Route::Lane(Arc::clone(lane), (tenant, command)),
+            }) => match self.executors.get(&effect) {
+                Some(executor) => Route::Executor(Arc::clone(executor), (tenant, command)),
                 None => Route::Unknown(effect),
             },
             _ => Route::Misshapen,
         }
     }
 
-    /// Room for more commands, with so many of this consumer in hand.
-    fn room(&self, in_hand: usize) -> Room {
-        let mut lanes = self.lanes.values();
-        let (Some(lane), None, false) = (lanes.next(), lanes.next(), self.consumer.push) else {
+    /// Room for more commands, with so many of this consumer in progress.
+    fn room(&self, held: usize) -> Room {
+        let mut executors = self.executors.values();
+        let (Some(executor), None, false) = (executors.next(), executors.next(), self.consumer.push) else {
             return Room::WITHOUT_END;
         };
         let all = match &self.consumer.tenant {
-            Some(tenant) => lane.room_of(tenant),
-            None => lane.hand_max.saturating_add(lane.ahead()),
+            Some(tenant) => executor.room_of(tenant),
+            None => executor.permits_max.saturating_add(executor.ahead()),
         };
         Room {
-            left: all.saturating_sub(in_hand),
+            left: all.saturating_sub(held),
             all,
         }
     }
@@ -327,7 +332,7 @@ impl Room {
         all: usize::MAX,
     };
 
-    /// Whether to ask for more as soon as a command in hand is done.
+    /// Whether to ask for more as soon as a command in progress is done.
     const fn is_scarce(self) -> bool {
         self.left <= self.all / 2
     }

@@ -82,7 +82,7 @@ pub(super) fn control(item: &WorkItem) -> Control {
             input: input.clone(),
             parent: Some(parent(*depth, *undoable)),
         },
-        SagaMessage::Recall { undo, known } => Control::Recall {
+        SagaMessage::CancelChild { undo, known } => Control::CancelChild {
             parent: parent(0, false),
             undo: *undo,
             known: *known,
@@ -126,7 +126,7 @@ pub(super) fn outcome(item: &WorkItem) -> (saga_runner_language::ids::CommandId,
             message: SagaMessage::Outcome { command, outcome },
             ..
         } => (*command, outcome.clone()),
-        other => panic!("{other:?} is no outcome"),
+        other => panic!("{other:?} is not an outcome"),
     }
 }
 
@@ -411,13 +411,13 @@ fn undoing_what_is_not_there_succeeds_only_where_it_may_never_have_been() {
     let undo = parent.newest("steps.pay.compensate");
     let patch = to_ended(&child, None, "u", control(undo));
     assert_eq!(class(&outcome(&patch.work[0]).1), "ok");
-    let Control::Recall {
+    let Control::CancelChild {
         parent: asks, undo, ..
     } = control(undo)
     else {
-        panic!("a recall");
+        panic!("a cancellation");
     };
-    let known = Control::Recall {
+    let known = Control::CancelChild {
         parent: asks,
         undo,
         known: true,
@@ -480,7 +480,7 @@ fn a_child_is_cancelled_before_room_is_spent_on_word_to_the_workers() {
         Outcome::Applied
     );
     assert!(parent.paths().contains(&"steps.pay.cancel"));
-    assert!(!parent.paths().contains(&"steps.scan.recall"));
+    assert!(!parent.paths().contains(&"steps.scan.cancel"));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::order::{charged, reserved};
 use super::world::World;
-use crate::input::{CancelMode, Control, Settle, Verdict, WorkOutcome};
+use crate::input::{CancelMode, Control, StuckDecision, Verdict, WorkOutcome};
 use crate::ledger::LedgerStatus;
 use crate::patch::{IgnoreReason, Note, Outcome};
 use crate::record::Phase;
@@ -186,8 +186,8 @@ fn refused(options: &str, of_saga: &str) -> World {
     world
 }
 
-pub(super) fn settle(verdict: Verdict, step: Option<&str>) -> Control {
-    Control::Settle(Settle {
+pub(super) fn decide(verdict: Verdict, step: Option<&str>) -> Control {
+    Control::DecideStuck(StuckDecision {
         verdict,
         step: step.map(str::to_owned),
         item: None,
@@ -312,18 +312,18 @@ fn an_operator_decides_about_each_step_that_is_stuck_and_the_history_tells_who_a
         world.succeed(CAR, &json!({}));
         world.fail(FLIGHT, "closed");
         assert_eq!(world.phase(), Phase::CompensationFailed);
-        let nothing = world.control("req-1", settle(verdict, Some("hotel")));
+        let nothing = world.control("req-1", decide(verdict, Some("hotel")));
         assert_eq!(
             nothing,
             Outcome::Ignored(IgnoreReason::NoHandler),
             "it is not stuck"
         );
         assert_eq!(
-            world.control("req-2", settle(verdict, Some("flight"))),
+            world.control("req-2", decide(verdict, Some("flight"))),
             Outcome::Applied
         );
         assert_eq!((world.phase(), world.ledger()[1]), (Phase::Compensating, status));
-        let told = Note::Settled {
+        let told = Note::StuckDecided {
             step: "flight".to_owned(),
             verdict: verdict.as_str().to_owned(),
             by: "ada".to_owned(),
@@ -363,14 +363,14 @@ fn a_step_of_which_nobody_knows_is_undone_passed_over_or_asked_about() {
         json!({"step": "flight"})
     );
     // It happened: it is undone.
-    world.control("req-1", settle(Verdict::Retry, None));
+    world.control("req-1", decide(Verdict::Retry, None));
     assert_eq!(world.payload(FLIGHT), json!({"n": 2}));
     world.succeed(FLIGHT, &json!({}));
     world.succeed(HOTEL, &json!({}));
     assert_eq!(ended(&world), Some(Phase::Failed));
     // It did not.
     let mut world = ask();
-    world.control("req-1", settle(Verdict::Skip, Some("flight")));
+    world.control("req-1", decide(Verdict::Skip, Some("flight")));
     world.succeed(HOTEL, &json!({}));
     assert_eq!(ended(&world), Some(Phase::Failed));
     assert_eq!(world.ledger(), [LedgerStatus::Undone, LedgerStatus::Kept]);
@@ -497,21 +497,21 @@ fn a_cancel_that_abandons_leaves_everything_done() {
 
 #[test]
 fn what_nobody_waits_for_is_taken_back_once_unless_it_may_come_to_its_end() {
-    let recalls = |world: &World| -> Vec<(String, CommandId)> {
+    let cancellations = |world: &World| -> Vec<(String, CommandId)> {
         let recall = |item: &WorkItem| match &item.kind {
-            WorkKind::Recall { effect, command } => Some((effect.to_string(), *command)),
+            WorkKind::Cancel { effect, command } => Some((effect.to_string(), *command)),
             _ => None,
         };
         world.sent.iter().filter_map(recall).collect()
     };
     let mut world = cancelled(CancelMode::Compensate, "");
     let flight = world.newest("steps.flight").command_id;
-    assert_eq!(recalls(&world), [("flight-book".to_owned(), flight)]);
-    world.fail("steps.flight", "recalled");
+    assert_eq!(cancellations(&world), [("flight-book".to_owned(), flight)]);
+    world.fail("steps.flight", "cancelled");
     world.succeed(HOTEL, &json!({}));
     assert_eq!(ended(&world), Some(Phase::Cancelled));
-    assert_eq!(recalls(&world).len(), 1, "once");
+    assert_eq!(cancellations(&world).len(), 1, "once");
     for mode in [CancelMode::Drain, CancelMode::Abandon] {
-        assert_eq!(recalls(&cancelled(mode, "")), []);
+        assert_eq!(cancellations(&cancelled(mode, "")), []);
     }
 }

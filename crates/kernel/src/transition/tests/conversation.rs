@@ -13,7 +13,7 @@ use crate::work::{WorkItem, WorkKind};
 /// A fact as the stream brings it to a saga that hears it.
 fn heard(world: &World, item: &WorkItem) -> Input {
     let WorkKind::Fact { fact_type, payload } = &item.kind else {
-        panic!("{item:?} is no fact");
+        panic!("{item:?} is not a fact");
     };
     let event = DomainEvent {
         event_id: saga_runner_language::ids::EventId::parse(&item.command_id.to_string()).expect("legal"),

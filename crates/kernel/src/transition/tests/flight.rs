@@ -9,7 +9,7 @@ use crate::input::Verdict;
 use crate::input::{CancelMode, Control, WorkOutcome};
 use crate::ledger::LedgerStatus;
 use crate::record::{Phase, StepStatus};
-use crate::transition::tests::compensation::settle;
+use crate::transition::tests::compensation::decide;
 
 fn cancelled(of_room: &str) -> World {
     let mut world = World::new(loaded(&format!(
@@ -30,7 +30,7 @@ fn the_end_waits_for_what_would_be_undone_and_for_nothing_else() {
     let ends: [(End, bool); 3] = [
         (|world| _ = world.succeed("steps.room", &json!({})), true),
         (|world| _ = world.time_out("steps.room"), true),
-        (|world| _ = world.fail("steps.room", "recalled"), false),
+        (|world| _ = world.fail("steps.room", "cancelled"), false),
     ];
     for (end, undone) in ends {
         let mut world = cancelled(&format!("{undo}}}"));
@@ -76,7 +76,7 @@ fn a_child_that_was_taken_back_and_is_stuck_leaves_its_parent_to_an_operator() {
         parent.payload("steps.pay.compensate.exhausted")["class"],
         "child_compensation_failed"
     );
-    parent.control("again", settle(Verdict::Retry, None));
+    parent.control("again", decide(Verdict::Retry, None));
     ask(&parent, &mut child, "steps.pay.compensate");
     child.succeed("steps.charge.compensate", &json!({}));
     assert_eq!(child.phase(), Phase::Cancelled);
@@ -96,7 +96,7 @@ fn a_child_that_fails_its_step_stuck_is_taken_back_once_more_by_an_instance_that
     assert_eq!(parent.outstanding(), ["steps.pay.compensate"]);
     parent.resolve("steps.pay.compensate", WorkOutcome::failed(class, "refused"));
     assert_eq!(parent.phase(), Phase::CompensationFailed);
-    parent.control("skip", settle(Verdict::Skip, None));
+    parent.control("skip", decide(Verdict::Skip, None));
     assert_eq!(parent.phase(), Phase::Failed);
 }
 
@@ -149,7 +149,7 @@ steps:
         fail(&mut world);
         world.control("stop", Control::cancel(String::new()));
         assert_eq!(world.outstanding(), ["steps.room", "steps.car.compensate"]);
-        world.fail("steps.room", "recalled");
+        world.fail("steps.room", "cancelled");
         world.succeed("steps.car.compensate", &json!({}));
         assert_eq!(world.phase(), Phase::Failed, "that was decided before");
     }

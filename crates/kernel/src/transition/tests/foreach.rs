@@ -432,7 +432,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_happens_items_end_settled_and_the_same_history_gives_the_same_bytes(
+    fn whatever_happens_items_end_and_the_same_history_gives_the_same_bytes(
         policy in prop_oneof![Just("fail"), Just("continue"), Just("collect")],
         count in 0..6_usize,
         turns in proptest::collection::vec((0..6_usize, 0..9_u8), 0..50),

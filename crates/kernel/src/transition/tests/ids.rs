@@ -47,6 +47,6 @@ fn an_id_takes_an_integer() {
     let text = SAGA.replace("uid(2)", "uid('2')");
     let mut world = World::of(Arc::new(loaded(&text)));
     let input = world.event_input("Order.Placed", &json!({}));
-    let rejection = world.give(&input).expect_err("text is no number");
+    let rejection = world.give(&input).expect_err("text is not a number");
     assert_eq!(rejection.reason, "expression");
 }

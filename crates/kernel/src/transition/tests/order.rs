@@ -93,7 +93,7 @@ fn a_condition_that_holds_starts_the_step_and_holds_back_what_needs_it() {
 }
 
 #[test]
-fn steps_settle_in_any_order_of_the_file_and_see_each_other() {
+fn steps_start_in_any_order_of_the_file_and_see_each_other() {
     let mut definition = saga("settle", "A.Begun");
     let audit = || effect("audit", json!({}));
     let mut last = step("last", &[1], audit());

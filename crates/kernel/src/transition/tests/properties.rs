@@ -22,7 +22,7 @@ use super::reminders::nudging;
 use super::retry::charging;
 use super::waits::{approving, signal};
 use super::world::World;
-use crate::input::{CancelMode, Control, Found, Settle, Verdict, WorkOutcome};
+use crate::input::{CancelMode, Control, Found, StuckDecision, Verdict, WorkOutcome};
 use crate::ledger::LedgerStatus;
 use crate::patch::{Note, Outcome};
 use crate::record::Phase;
@@ -48,7 +48,7 @@ pub(super) enum Happening {
     Retry,
     Signal,
     CancelAs(CancelMode),
-    Settle(Verdict),
+    Decide(Verdict),
     /// What became of the steps that are stuck: whether they have happened.
     Found(bool),
 }
@@ -73,7 +73,7 @@ pub(super) fn decisions(events: usize, most: usize) -> impl Strategy<Value = Vec
     let verdicts = [Verdict::Retry, Verdict::Skip, Verdict::Resolve];
     let decision = prop_oneof![
         1 => proptest::sample::select(modes.to_vec()).prop_map(Happening::CancelAs),
-        2 => proptest::sample::select(verdicts.to_vec()).prop_map(Happening::Settle),
+        2 => proptest::sample::select(verdicts.to_vec()).prop_map(Happening::Decide),
         2 => any::<bool>().prop_map(Happening::Found),
     ];
     (
@@ -180,7 +180,7 @@ pub(super) fn live(
             | Happening::Retry
             | Happening::Signal
             | Happening::CancelAs(_)
-            | Happening::Settle(_)
+            | Happening::Decide(_)
             | Happening::Found(_) => {
                 controls += 1;
                 let asked = world.questions();
@@ -190,7 +190,7 @@ pub(super) fn live(
                         reason: String::new(),
                         mode: *mode,
                     },
-                    Happening::Settle(verdict) => Control::Settle(Settle {
+                    Happening::Decide(verdict) => Control::DecideStuck(StuckDecision {
                         verdict: *verdict,
                         step: None,
                         item: None,
@@ -198,7 +198,7 @@ pub(super) fn live(
                         reason: String::new(),
                         found: None,
                     }),
-                    Happening::Found(happened) => Control::Settle(Settle {
+                    Happening::Found(happened) => Control::DecideStuck(StuckDecision {
                         verdict: Verdict::Resolve,
                         step: None,
                         item: None,

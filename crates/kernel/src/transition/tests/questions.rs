@@ -13,7 +13,7 @@ use super::build::{loaded, loaded_as};
 use super::properties::{decisions, lived};
 use super::retry::charging;
 use super::world::World;
-use crate::input::{CallbackOutcome, CancelMode, Control, Found, Settle, Verdict, WorkOutcome};
+use crate::input::{CallbackOutcome, CancelMode, Control, Found, StuckDecision, Verdict, WorkOutcome};
 use crate::ledger::LedgerStatus;
 use crate::patch::{IgnoreReason, Note, Outcome};
 use crate::record::{Phase, StepStatus};
@@ -67,7 +67,7 @@ fn stuck(more: &str) -> World {
 }
 
 pub(super) fn found(step: &str, found: Option<Found>, verdict: Verdict) -> Control {
-    Control::Settle(Settle {
+    Control::DecideStuck(StuckDecision {
         verdict,
         step: Some(step.to_owned()),
         item: None,
@@ -147,7 +147,7 @@ fn what_has_happened_is_done_with_the_result_that_is_told() {
     assert_eq!(world.data()["charge"], json!("ch-1"));
     let state = &world.last().steps[0];
     assert_eq!((&state.question, &state.error), (&None, &None));
-    let settled = Note::Settled {
+    let settled = Note::StuckDecided {
         step: "charge".to_owned(),
         verdict: "done".to_owned(),
         by: "ada".to_owned(),
@@ -231,7 +231,7 @@ fn a_retry_sends_the_same_work_again_under_the_same_key() {
 }
 
 #[test]
-fn a_result_that_comes_after_all_settles_the_question() {
+fn a_result_that_comes_after_all_answers_the_question() {
     let mut world = stuck(UNDONE);
     let first = command(&world);
     let again = WorkOutcome::timed_out("deadline".to_owned());
@@ -369,7 +369,7 @@ steps:
         view.stuck.iter().map(|stuck| stuck.item).collect()
     };
     assert_eq!(stuck(&world), [Some(0), Some(1)]);
-    let second = Control::Settle(Settle {
+    let second = Control::DecideStuck(StuckDecision {
         verdict: Verdict::Resolve,
         step: Some("pack".to_owned()),
         item: Some(1),
@@ -429,7 +429,7 @@ fn what_the_step_waits_for_is_proof_enough_where_its_result_is_not_read() {
 }
 
 #[test]
-fn whoever_has_the_token_of_the_work_settles_the_question_by_calling_back() {
+fn whoever_has_the_token_of_the_work_answers_the_question_by_calling_back() {
     let body = "state: {init: {}}\nsteps:\n  charge:\n    effect: pay\n    wait: {callback: true}\n    set: {by: '${signal.who}'}\n";
     let mut world = World::of(Arc::new(asking(loaded(body), &["pay"])));
     world.event("Order.Placed", &json!({}));
@@ -480,7 +480,7 @@ fn an_undoing_of_unknown_outcome_leaves_its_entry_to_an_operator() {
     let mut late = world();
     let command = late.newest(REFUND).command_id;
     late.result(command, ok(&json!({})));
-    assert_eq!(late.ledger(), [LedgerStatus::Undone], "its result settles it");
+    assert_eq!(late.ledger(), [LedgerStatus::Undone], "its result answers it");
     assert!(late.ended.is_some());
     let mut failed = world();
     failed.result(command, no("transient"));
@@ -643,7 +643,7 @@ proptest! {
             prop_assert!(record.ledger.iter().all(|entry| entry.status.is_over()));
             prop_assert!(refunded <= record.ledger.len());
             let kept = record.ledger.iter().any(|entry| entry.status == LedgerStatus::Kept);
-            let resolved = world.notes.iter().any(|note| matches!(note, Note::Settled { verdict, .. } if verdict == "resolve"));
+            let resolved = world.notes.iter().any(|note| matches!(note, Note::StuckDecided { verdict, .. } if verdict == "resolve"));
             let cancelled = record.failure.as_ref().and_then(|failure| failure.cancelled);
             let left = kept || resolved || cancelled == Some(CancelMode::Abandon);
             prop_assert!(charged <= refunded || left, "it was charged and not refunded");

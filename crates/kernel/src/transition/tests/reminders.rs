@@ -158,7 +158,7 @@ steps: {pay: {effect: pay}}
     world.advance(2 * HOUR_MS);
     assert_eq!(world.phase(), Phase::Running);
     let input = world.event_input("Order.Delayed", &json!({"by": "2030-01-01T00:00:00Z"}));
-    let refused = world.give(&input).expect_err("an instant is no span");
+    let refused = world.give(&input).expect_err("an instant is not a span");
     assert_eq!(refused.reason, "timer.value");
     world.advance(HOUR_MS);
     assert_eq!(world.phase(), Phase::Failed);

@@ -192,7 +192,7 @@ fn an_undo_that_cannot_read_the_result_waits_for_an_operator() {
     assert_eq!(world.phase(), Phase::CompensationFailed, "it has not changed");
     world.control(
         "r-2",
-        Control::Settle(crate::input::Settle {
+        Control::DecideStuck(crate::input::StuckDecision {
             verdict: crate::input::Verdict::Resolve,
             step: None,
             item: None,

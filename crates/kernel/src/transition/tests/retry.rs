@@ -143,7 +143,7 @@ fn only_a_refusal_gives_the_next_attempt_another_key() {
 
 /// A refusal says nothing about an attempt before it that may still be under way: with another key both could happen.
 #[test]
-fn a_refusal_changes_the_key_and_does_not_settle_what_is_unknown() {
+fn a_refusal_changes_the_key_and_does_not_clear_what_is_unknown() {
     let mut world = placed(true);
     let first = world.newest(CHARGE).idempotency_key.clone();
     world.time_out(CHARGE);
@@ -203,7 +203,7 @@ fn once_an_outcome_is_unknown_the_key_stays_and_so_does_the_doubt() {
 }
 
 #[test]
-fn a_success_settles_the_doubt() {
+fn a_success_clears_the_doubt() {
     let mut world = placed(true);
     world.time_out(CHARGE);
     world.advance(30_000);

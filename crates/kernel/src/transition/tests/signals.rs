@@ -110,7 +110,7 @@ steps: {pay: {effect: charge, compensate: {effect: refund}}}
         world.control("c-3", signal("other", &json!({}))),
         Outcome::Ignored(IgnoreReason::NoHandler)
     );
-    world.fail("steps.pay", "recalled");
+    world.fail("steps.pay", "cancelled");
     assert!(world.ended.is_some());
     assert_eq!(
         world.control("c-2", late()),

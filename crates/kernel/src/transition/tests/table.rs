@@ -8,7 +8,7 @@ use saga_runner_language::ids::CommandId;
 use serde_json::json;
 
 use super::build::{loaded, loaded_as};
-use super::compensation::settle;
+use super::compensation::decide;
 use super::questions::asking;
 use super::waits::signal;
 use super::world::World;
@@ -246,14 +246,14 @@ fn compensating() -> World {
 
 fn compensation_failed() -> World {
     let mut world = compensating();
-    world.fail("steps.ship", "recalled");
+    world.fail("steps.ship", "cancelled");
     world.fail("steps.pay.compensate", "refused");
     world
 }
 
 fn finishing() -> World {
     let mut world = compensating();
-    world.fail("steps.ship", "recalled");
+    world.fail("steps.ship", "cancelled");
     world.succeed("steps.pay.compensate", &json!({}));
     world.succeed("steps.guess.compensate", &json!({}));
     world
@@ -386,10 +386,10 @@ fn the_docs_say_what_becomes_of_an_input_in_each_phase() {
         ("cancel, `abandon`", |world| cancel(world, CancelMode::Abandon)),
         ("operator: retry", |world| control(world, Control::Retry)),
         ("operator: skip", |world| {
-            control(world, settle(Verdict::Skip, None))
+            control(world, decide(Verdict::Skip, None))
         }),
         ("operator: resolve", |world| {
-            control(world, settle(Verdict::Resolve, None))
+            control(world, decide(Verdict::Resolve, None))
         }),
     ];
     check(&table("Input", &scenes, &inputs, told_of_instance));

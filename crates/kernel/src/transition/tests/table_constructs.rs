@@ -83,7 +83,7 @@ fn compensation_failed() -> World {
 fn finishing() -> World {
     let mut world = compensating();
     for path in ["steps.ship", TELL] {
-        world.fail(path, "recalled");
+        world.fail(path, "cancelled");
     }
     for path in ["steps.paid.compensate", "steps.pay.compensate"] {
         world.succeed(path, &json!({}));

@@ -182,7 +182,7 @@ impl World {
             | WorkKind::Fact { .. }
             | WorkKind::Saga { .. }
             | WorkKind::Result { .. }
-            | WorkKind::Recall { .. } => None,
+            | WorkKind::Cancel { .. } => None,
         });
         let result = WorkResult {
             command_id,
@@ -330,7 +330,7 @@ impl World {
             "{input:?} was applied twice: {again:?}"
         );
         assert_eq!(
-            (again.record, again.work, again.settled),
+            (again.record, again.work, again.completed),
             (None, Vec::new(), Vec::new())
         );
     }
@@ -348,10 +348,10 @@ impl World {
                 self.outbox.insert(row, item);
             }
         }
-        for row in patch.settled {
+        for row in patch.completed {
             assert!(
                 self.outbox.remove(&row).is_some(),
-                "{row:?} is settled and not in the outbox"
+                "{row:?} is completed and not in the outbox"
             );
         }
         if let InputBody::Timer { .. } = input.body {

@@ -63,7 +63,7 @@ pub static EFFECT: Shape = shape(
             "What follows a call that was sent and not answered. ask: an operator says whether it happened.",
         ),
         &key(
-            "on_recall",
+            "on_cancel",
             Kind::Word(&["finish", "interrupt"]),
             "What becomes of a call whose result nobody waits for any longer.",
         ),
@@ -377,7 +377,7 @@ pub static LIMITS: Shape = shape(
         &key(
             "concurrency",
             Kind::Integer(1, CONCURRENCY_MAX),
-            "Commands in hand at the same time in one worker.",
+            "Commands in progress at the same time in one worker.",
         ),
         &key(
             "per_tenant",

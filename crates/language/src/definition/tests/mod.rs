@@ -4,7 +4,6 @@ mod conversation;
 mod editor;
 mod grammar;
 mod hash;
-mod left_done;
 mod limits;
 mod mistakes;
 mod never;
@@ -12,6 +11,7 @@ mod never;
 mod programs;
 mod reading;
 mod schemas;
+mod uncompensated;
 
 use std::sync::Arc;
 

@@ -191,7 +191,7 @@ fn a_bound_that_another_makes_useless_is_told() {
     }
     assert!(
         told("deadline: 5m\nsteps: {a: {effect: fraud-score}}\n").is_empty(),
-        "a default is no contradiction"
+        "a default is not a contradiction"
     );
 }
 
@@ -257,12 +257,12 @@ fn answers_to_failures_that_cannot_be_are_told() {
         ),
         (
             "exhausted",
-            "it is no \"repeat\"",
+            "it is not a \"repeat\"",
             "effect: fraud-score, repeat: {until: state.x == 1, max: 3}",
         ),
         (
             "too_many_items",
-            "it is no \"foreach\"",
+            "it is not a \"foreach\"",
             "effect: fraud-score, foreach: {over: state.x}",
         ),
     ] {
@@ -343,7 +343,7 @@ fn bounds_of_loops_and_pauses_that_contradict_others_are_told() {
     let quiet = "steps: {a: {effect: fraud-score, foreach: {over: state.x, max: 3}}}\n";
     assert!(
         told(quiet).is_empty(),
-        "a default is no contradiction: {:?}",
+        "a default is not a contradiction: {:?}",
         told(quiet)
     );
 }

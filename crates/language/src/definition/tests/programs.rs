@@ -91,7 +91,7 @@ fn an_archive_holds_the_program() {
 
     let damaged = saga.source.replace("AGFzbQ", "AGFzbR");
     let findings = compile_archived(&damaged).expect_err("no module");
-    assert!(findings[0].message.contains("is no program"), "{findings:#?}");
+    assert!(findings[0].message.contains("is not a program"), "{findings:#?}");
     let damaged = saga.source.replace("AGFzbQ", "*");
     let findings = compile_archived(&damaged).expect_err("no base64");
     assert!(findings[0].message.contains("the program"), "{findings:#?}");
@@ -120,7 +120,7 @@ fn what_is_wrong_with_a_program_is_told_at_its_place() {
         (
             "bin/probe.wasm",
             imports,
-            "6:10: sagas/bin/probe.wasm is no program: it imports env.now",
+            "6:10: sagas/bin/probe.wasm is not a program: it imports env.now",
         ),
         (
             "bin/probe.wasm",

@@ -36,7 +36,7 @@ pub enum FaultKind {
     Certain,
     /// The same, as a guard that is not needed.
     CertainGuard,
-    /// A condition that is no boolean.
+    /// A condition that is not a boolean.
     NotBool,
 }
 

@@ -128,7 +128,7 @@ async fn what_is_removed_while_nobody_reads_is_told_beside_what_ended_the_readin
     assert_eq!(halt.expect("it is told").reason, "stream.gap");
 }
 
-/// To close and open the shard would be a way around what an operator has to settle.
+/// To close and open the shard would be a way around what an operator has to decide.
 #[tokio::test]
 async fn a_halted_stream_is_not_read_on_because_a_shard_comes() {
     let broker = Scripted::new();

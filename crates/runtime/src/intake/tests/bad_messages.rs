@@ -199,7 +199,7 @@ fn an_unreadable_message_always_goes_to_the_same_shard_of_its_tenant() {
     assert_eq!(shards[0], shard_of(&acme(), &key, 8));
 }
 
-/// There is no second result for a command, so one that cannot be read settles it as an unknown outcome.
+/// There is no second result for a command, so one that cannot be read completes it as an unknown outcome.
 #[test]
 fn results_that_cannot_be_read_are_unknown_outcomes() {
     const ID: &str = "00000000-0000-0000-0000-000000000007";

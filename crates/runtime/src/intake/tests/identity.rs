@@ -210,7 +210,7 @@ async fn a_message_that_was_trimmed_is_not_missed() {
 }
 
 /// What an operator does about a stream, once the position of the shard is moved.
-async fn settle(world: &World, shard: u16, position: u64) {
+async fn decide(world: &World, shard: u16, position: u64) {
     let events = SourceStream::AggregateEvents;
     world.positions[usize::from(shard)][events.index()].store(position, std::sync::atomic::Ordering::SeqCst);
     world.intake.fed().read_on(events, shard, position, None).await;
@@ -233,14 +233,14 @@ async fn a_stream_with_a_gap_is_read_on_once_every_shard_has_its_place() {
     assert_eq!(halt.reason, "stream.gap");
     let opened = broker.opened(STREAMS[0]).len();
     // A reader that did not know that it was behind has read what was left.
-    settle(&world, 0, 40).await;
+    decide(&world, 0, 40).await;
     orders(&broker, 40..50);
     assert!(
         world.intake.status()[0].halted.is_some(),
         "the other shard has no place yet"
     );
     assert_eq!(broker.opened(STREAMS[0]).len(), opened);
-    settle(&world, 1, 40).await;
+    decide(&world, 1, 40).await;
     for shard in &mut shards {
         shard.knows(50).await;
     }
@@ -257,7 +257,7 @@ async fn a_stream_that_went_back_is_read_on_from_where_it_stands() {
     orders(&broker, 100..107);
     broker.away(false);
     halted(&world, SourceStream::AggregateEvents).await;
-    settle(&world, 0, 5).await;
+    decide(&world, 0, 5).await;
     shard.knows(12).await;
     let expected: Vec<u64> = (1..=10).chain(6..=12).collect();
     assert_eq!(shard.applied(), expected);
@@ -278,7 +278,7 @@ async fn a_shard_that_was_halted_at_the_start_is_fed_once_it_has_its_place() {
         for shard in &mut shards[1..] {
             shard.knows(30).await;
         }
-        settle(&world, 0, 10).await;
+        decide(&world, 0, 10).await;
         shards[0].knows(30).await;
         let first = shards[0].applied();
         assert!(

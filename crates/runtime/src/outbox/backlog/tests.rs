@@ -1,4 +1,4 @@
-//! The backlog against a shard that releases, loses releases, settles and answers refills late.
+//! The backlog against a shard that releases, loses releases, completes and answers refills late.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ enum Step {
     /// Everything that may go arrives.
     Deliver,
     /// The result of the n-th standing command is applied; `true`: its release is lost.
-    Settle(usize, bool),
+    Complete(usize, bool),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -35,7 +35,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => Just(Step::Read),
         3 => Just(Step::Answer),
         3 => Just(Step::Deliver),
-        3 => (0..8_usize, prop::bool::weighted(0.2)).prop_map(|(n, lost)| Step::Settle(n, lost)),
+        3 => (0..8_usize, prop::bool::weighted(0.2)).prop_map(|(n, lost)| Step::Complete(n, lost)),
     ];
     prop::collection::vec(step, 1..60)
 }
@@ -113,7 +113,7 @@ impl World {
             Step::Read => self.read(),
             Step::Answer => self.answer(),
             Step::Deliver => self.deliver(),
-            Step::Settle(n, lost) => self.settle(n, lost),
+            Step::Complete(n, lost) => self.complete(n, lost),
         }
         self.check();
     }
@@ -180,7 +180,7 @@ impl World {
                 | Destination::Facts
                 | Destination::Sagas
                 | Destination::Results
-                | Destination::Recalls => {
+                | Destination::Cancellations => {
                     let chain = (destination.clone(), item.instance.clone());
                     if first {
                         self.order.entry(chain).or_default().push(row);
@@ -193,7 +193,7 @@ impl World {
         }
     }
 
-    fn settle(&mut self, n: usize, lost: bool) {
+    fn complete(&mut self, n: usize, lost: bool) {
         let awaits = |row: &&WorkRef| self.arrived.contains(row) && self.outbox.contains_key(row);
         let standing: Vec<WorkRef> = self.outbox.keys().filter(awaits).copied().collect();
         let Some(row) = standing.get(n % standing.len().max(1)).copied() else {
@@ -203,7 +203,7 @@ impl World {
         if lost {
             self.backlog.spill();
         } else {
-            self.backlog.settle(&[row]);
+            self.backlog.complete(&[row]);
         }
     }
 
@@ -218,16 +218,16 @@ impl World {
         for (chain, rows) in &self.order {
             assert!(rows.is_sorted(), "{chain:?} out of order: {rows:?}");
         }
-        for (destination, lane) in &self.backlog.lanes {
+        for (destination, queue) in &self.backlog.queues {
             assert!(
-                lane.standing <= 2,
+                queue.standing <= 2,
                 "{destination:?} has {} standing",
-                lane.standing
+                queue.standing
             );
             assert!(
-                lane.waiting.len() <= 5,
+                queue.waiting.len() <= 5,
                 "{destination:?} keeps {} rows",
-                lane.waiting.len()
+                queue.waiting.len()
             );
         }
     }
@@ -248,7 +248,7 @@ proptest! {
             world.step(Step::Read);
             world.step(Step::Answer);
             world.step(Step::Deliver);
-            world.step(Step::Settle(0, false));
+            world.step(Step::Complete(0, false));
             world.backlog.resync();
         }
         prop_assert!(world.outbox.is_empty(), "never arrived: {:?}", world.outbox.keys());

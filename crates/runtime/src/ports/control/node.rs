@@ -137,7 +137,7 @@ pub enum Tenants {
 pub struct ConsumerInfo {
     pub name: String,
     /// An effect, a tenant, a tenant and an effect, or a category.
-    pub brings: String,
+    pub delivers: String,
     /// It was there before, and the runner neither makes nor alters it.
     pub bound: bool,
     /// Workers that are not saga-runner take from it.

@@ -27,7 +27,7 @@ pub trait ShardControl: Send + Sync + 'static {
     /// [`ControlError::NotFound`] without such a shard, [`ControlError::Conflict`] where it is not open.
     async fn close_shard(&self, shard: u16) -> Result<(), ControlError>;
 
-    /// Settles from where on a shard reads a stream that is not the one that was read, or that lost what was not read; or
+    /// Decides from where on a shard reads a stream that is not the one that was read, or that lost what was not read; or
     /// tells what that would mean.
     ///
     /// # Errors
@@ -92,7 +92,7 @@ impl AcceptVerb {
         }
     }
 
-    /// The reason of a halt that it settles.
+    /// The reason of a halt that it ends.
     #[must_use]
     pub const fn accepts(self) -> &'static str {
         match self {

@@ -80,7 +80,7 @@ async fn behind(world: &World) -> (Shard, WorkItem) {
     let (_, item) = shard.outbox().await.remove(0);
     routed(&shard, 0, 1, vec![vec![opened("a", 2)], vec![added("a", 3, 3)]]).await;
     routed(&shard, 0, 3, vec![vec![added("before", 4, 4)]]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.position(EVENTS), 1);
     assert!(shard.noticed.try_recv().is_err(), "it holds them");
     (shard, item)
@@ -89,7 +89,7 @@ async fn behind(world: &World) -> (Shard, WorkItem) {
 async fn go_on(shard: &Shard, item: &WorkItem) {
     let receipt = result(item, 1, &json!({"receipt": "r"}));
     shard.deliver(RESULTS, 1, vec![receipt]).await;
-    shard.settle().await;
+    shard.until_idle().await;
 }
 
 fn full() -> World {
@@ -145,11 +145,11 @@ async fn events_in_the_mailbox_are_fed_again_for_a_saga_that_is_added_before_the
     routed(&shard, 0, 1, vec![vec![opened("a", 2)]]).await;
     // A watermark of before may pass over what the new saga listens to.
     routed(&shard, 0, 2, vec![vec![]]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.noticed.try_recv(), Ok(gap(1)));
     assert!(shard.noticed.try_recv().is_err(), "one notice for all of it");
     routed(&shard, 2, 1, vec![both(opened("a", 2)), both(added("a", 3, 3))]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.state(&audit("a"), "items"), json!([3]));
     assert_eq!(since(&shard), 1);
     shard.stop().await;
@@ -162,7 +162,7 @@ async fn what_waits_for_its_turn_in_stored_order_is_fed_again_for_a_saga_that_is
     let mut shard = world.start();
     // The other streams have not said that they hold nothing of before.
     routed(&shard, 0, 0, vec![vec![opened("a", 1)], vec![added("a", 2, 2)]]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.position(EVENTS), 0);
     activate(&shard, with_audit(), 2).await;
     let mut noticed = Vec::new();
@@ -172,7 +172,7 @@ async fn what_waits_for_its_turn_in_stored_order_is_fed_again_for_a_saga_that_is
     }
     routed(&shard, 2, 0, vec![both(opened("a", 1)), both(added("a", 2, 2))]).await;
     shard.barrier(START).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.state(&audit("a"), "items"), json!([2]));
     assert_eq!(shard.items("a"), json!([2]));
     shard.stop().await;
@@ -226,7 +226,7 @@ async fn a_saga_that_begins_to_hear_facts_hears_those_on_their_way_too_and_event
     routed(&shard, 0, 0, vec![vec![opened("a", 1)]]).await;
     // A watermark of before may pass over facts.
     shard.deliver(RESULTS, 1, Vec::new()).await;
-    shard.settle().await;
+    shard.until_idle().await;
     let gap = Notice::Gap {
         shard: 3,
         stream: RESULTS,
@@ -250,7 +250,7 @@ async fn a_saga_that_begins_to_hear_facts_hears_those_on_their_way_too_and_event
             ))],
         }))
         .await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert!(shard.record(&audit("a")).is_some());
     shard.stop().await;
 }

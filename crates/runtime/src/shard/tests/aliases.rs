@@ -111,7 +111,7 @@ impl Post {
                 self.shard.deliver(CONTROLS, self.controls, vec![input]).await;
                 self.shard.mail(Mail::Delivered(vec![row])).await;
             }
-            self.shard.settle().await;
+            self.shard.until_idle().await;
         }
     }
 
@@ -256,7 +256,7 @@ async fn nothing_is_lost_or_forwarded_twice_over_a_restart_at_any_point() {
     let world = world("");
     let mut post = Post::of(&world);
     post.packed("t1", "a", "T-1").await;
-    post.shard.settle().await;
+    post.shard.until_idle().await;
     let [(_, told)] = post.messages().await.try_into().expect("one message");
     post.shard.stop().await;
     // The registration stands in the outbox, and comes twice.
@@ -265,7 +265,7 @@ async fn nothing_is_lost_or_forwarded_twice_over_a_restart_at_any_point() {
     let first = arrived(&told, post.controls);
     post.shard.deliver(CONTROLS, post.controls, vec![first]).await;
     post.scan("t1", "T-1", 1).await;
-    post.shard.settle().await;
+    post.shard.until_idle().await;
     post.shard.stop().await;
     let mut post = Post::of(&world);
     // So does the event that was forwarded: its row was handed over, and nobody has noted that.
@@ -287,7 +287,7 @@ async fn an_event_waits_for_its_alias_across_a_restart() {
     let mut post = Post::of(&world);
     post.scan("t1", "T-1", 1).await;
     post.scan("t1", "T-1", 2).await;
-    post.shard.settle().await;
+    post.shard.until_idle().await;
     post.shard.stop().await;
     let mut post = Post::of(&world);
     post.packed("t1", "a", "T-1").await;
@@ -308,7 +308,7 @@ async fn unmatched(more: &str, wait: Duration) -> (u64, Vec<String>) {
     let world = world(more);
     let mut post = Post::of(&world);
     post.scan("t1", "T-1", 1).await;
-    post.shard.settle().await;
+    post.shard.until_idle().await;
     let address = tracking("t1", "T-1");
     let waits = |post: &Post| post.shard.handle.reader.inbox(&address, 10).unwrap().1.len();
     // A little less than its time, counted from the shard's clock.
@@ -316,13 +316,13 @@ async fn unmatched(more: &str, wait: Duration) -> (u64, Vec<String>) {
         .clock
         .advance(wait.checked_sub(Duration::from_millis(1)).unwrap());
     post.shard.barrier(world.clock.now()).await;
-    post.shard.settle().await;
-    post.shard.settle().await;
+    post.shard.until_idle().await;
+    post.shard.until_idle().await;
     assert_eq!(waits(&post), 1);
     world.clock.advance(Duration::from_secs(1));
     post.shard.barrier(world.clock.now()).await;
     for _ in 0..3_000 {
-        post.shard.settle().await;
+        post.shard.until_idle().await;
         if waits(&post) == 0 {
             break;
         }
@@ -363,7 +363,7 @@ async fn what_has_ended_is_no_owner_and_its_next_generation_is_another() {
     post.packed("t1", "a", "T-1").await;
     post.carry().await;
     post.scan("t1", "T-1", 1).await;
-    post.shard.settle().await;
+    post.shard.until_idle().await;
     // While the event is on its way, the instance ends and its key is used again, with the same alias.
     let [(row, forward)] = post.messages().await.try_into().expect("one message");
     post.shard.mail(Mail::Delivered(vec![row])).await;
@@ -375,7 +375,7 @@ async fn what_has_ended_is_no_owner_and_its_next_generation_is_another() {
     post.controls += 1;
     let late = arrived(&forward, post.controls);
     post.shard.deliver(CONTROLS, post.controls, vec![late]).await;
-    post.shard.settle().await;
+    post.shard.until_idle().await;
     assert_eq!(post.places("t1", "a"), json!([]));
     post.scan("t1", "T-1", 2).await;
     post.carry().await;
@@ -386,7 +386,7 @@ async fn what_has_ended_is_no_owner_and_its_next_generation_is_another() {
     post.carry().await;
     world.clock.advance(Duration::from_hours(24 * 8));
     post.shard.barrier(world.clock.now()).await;
-    post.shard.settle().await;
+    post.shard.until_idle().await;
     assert_eq!(post.shard.handle.reader.check().unwrap().aliases, 0);
     post.shard.stop().await;
 }
@@ -458,13 +458,13 @@ async fn a_refusal_that_is_on_its_way_survives_a_restart_and_is_heard_once() {
     post.packed("t1", "a", "T-1").await;
     post.carry().await;
     post.packed("t1", "b", "T-1").await;
-    post.shard.settle().await;
+    post.shard.until_idle().await;
     let [(row, registers)] = post.messages().await.try_into().expect("one message");
     post.controls += 1;
     let registers = arrived(&registers, post.controls);
     post.shard.deliver(CONTROLS, post.controls, vec![registers]).await;
     post.shard.mail(Mail::Delivered(vec![row])).await;
-    post.shard.settle().await;
+    post.shard.until_idle().await;
     post.shard.stop().await;
     let mut post = Post::of(&world);
     let [(_, answer)] = post.messages().await.try_into().expect("one message");
@@ -495,7 +495,7 @@ async fn who_is_taken_after_it_has_been_forgotten_gives_the_alias_up() {
         if forgotten {
             world.clock.advance(Duration::from_hours(24 * 8));
             post.shard.barrier(world.clock.now()).await;
-            post.shard.settle().await;
+            post.shard.until_idle().await;
             assert_eq!(post.shard.handle.reader.check().unwrap().aliases, 0);
         }
         post.shard.decide(number, LetterDecision::Retry).await.unwrap();
@@ -533,7 +533,7 @@ async fn an_event_that_does_not_fit_into_a_message_with_its_address_is_a_dead_le
     let mut post = Post::of(&world);
     let data = json!({"no": "T-1", "at": "x".repeat(3_000)});
     post.event(tracking("t1", "T-1"), "Carrier.Scanned", data).await;
-    post.shard.settle().await;
+    post.shard.until_idle().await;
     let letters = post.shard.dead_letters();
     assert_eq!(letters.len(), 1);
     assert_eq!(letters[0].1.reason, "alias.size");
@@ -545,7 +545,7 @@ async fn a_registration_that_comes_behind_its_release_makes_nobody_an_owner() {
     let world = world("");
     let mut post = Post::of(&world);
     post.packed("t1", "a", "T-1").await;
-    post.shard.settle().await;
+    post.shard.until_idle().await;
     let (_, registration) = post.messages().await.remove(0);
     post.carry().await;
     assert_eq!(post.owners("t1", "T-1"), ["a#1"]);
@@ -557,7 +557,7 @@ async fn a_registration_that_comes_behind_its_release_makes_nobody_an_owner() {
     post.controls += 1;
     let late = arrived(&registration, post.controls);
     post.shard.deliver(CONTROLS, post.controls, vec![late]).await;
-    post.shard.settle().await;
+    post.shard.until_idle().await;
     assert_eq!(post.owners("t1", "T-1"), Vec::<String>::new());
     // So an event waits for whoever has the value next.
     post.packed("t1", "b", "T-2").await;
@@ -573,7 +573,7 @@ async fn a_registration_that_comes_behind_its_release_makes_nobody_an_owner() {
     post.carry().await;
     world.clock.advance(Duration::from_hours(24 * 8));
     post.shard.barrier(world.clock.now()).await;
-    post.shard.settle().await;
+    post.shard.until_idle().await;
     let row = post.shard.handle.reader.alias(&tracking("t1", "T-1")).unwrap();
     assert!(row.is_empty(), "{row:?}");
     assert!(post.shard.handle.reader.timers(None, 10).unwrap().is_empty());
@@ -587,13 +587,13 @@ async fn a_release_that_comes_before_its_registration_counts() {
     post.packed("t1", "a", "T-1").await;
     post.event(parcel("t1", "a"), "Parcel.Closed", json!({"id": "a"}))
         .await;
-    post.shard.settle().await;
+    post.shard.until_idle().await;
     for (_, item) in post.messages().await.iter().rev() {
         post.controls += 1;
         let input = arrived(item, post.controls);
         post.shard.deliver(CONTROLS, post.controls, vec![input]).await;
     }
-    post.shard.settle().await;
+    post.shard.until_idle().await;
     assert_eq!(post.owners("t1", "T-1"), Vec::<String>::new());
     post.shard.stop().await;
 }
@@ -630,7 +630,7 @@ async fn an_ended_instance_hears_of_its_alias_as_long_as_it_is_kept_and_makes_ro
     // When it is forgotten the alias forgets it.
     world.clock.advance(Duration::from_hours(24 * 8));
     post.shard.barrier(world.clock.now()).await;
-    post.shard.settle().await;
+    post.shard.until_idle().await;
     assert_eq!(post.shard.handle.reader.check().unwrap().aliases, 0);
     post.shard.stop().await;
 }
@@ -651,7 +651,7 @@ async fn an_alias_keeps_who_hears_for_the_longest_time_that_its_saga_keeps_one()
         post.carry().await;
         world.clock.advance(Duration::from_hours(hours));
         post.shard.barrier(world.clock.now()).await;
-        post.shard.settle().await;
+        post.shard.until_idle().await;
         let owners = post.owners("t1", "T-1").len();
         post.shard.stop().await;
         owners

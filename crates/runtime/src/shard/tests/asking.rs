@@ -31,7 +31,7 @@ async fn labelled(world: &World) -> Post {
 async fn due(world: &World, post: &Post) {
     world.clock.advance(Duration::from_mins(2));
     post.shard.barrier(world.clock.now()).await;
-    post.shard.settle().await;
+    post.shard.until_idle().await;
 }
 
 /// The parcel is closed half a minute after its timer was due.
@@ -67,7 +67,7 @@ async fn a_timer_fires_behind_the_events_that_an_alias_has_still_to_forward() {
     let world = world(LOST);
     let mut post = labelled(&world).await;
     post.scan("t1", "T-1", 7).await;
-    post.shard.settle().await;
+    post.shard.until_idle().await;
     assert_eq!(post.messages().await.len(), 1, "it is read, and on its way");
     due(&world, &post).await;
     assert_eq!(questions(&post).await, 1);
@@ -95,7 +95,7 @@ async fn without_such_an_event_the_timer_fires_before_what_was_stored_later_also
     let mut post = labelled(&world).await;
     due(&world, &post).await;
     close_later(&mut post).await;
-    post.shard.settle().await;
+    post.shard.until_idle().await;
     assert!(
         post.shard.record(&parcel("t1", "a")).is_some(),
         "it waits behind the timer"
@@ -124,7 +124,7 @@ async fn without_an_answer_the_timer_fires_in_the_end_and_says_so() {
     assert_eq!(questions(&post).await, 1);
     world.clock.advance(Duration::from_mins(11));
     post.shard.barrier(world.clock.now()).await;
-    post.shard.settle().await;
+    post.shard.until_idle().await;
     let record = post.shard.ended(&parcel("t1", "a")).expect("given up");
     assert_eq!(record.phase, Phase::Failed);
     let history = post.shard.history(&parcel("t1", "a"));
@@ -209,12 +209,12 @@ async fn a_result_behind_such_a_timer_holds_back_no_events_and_is_not_asked_for_
     let mut weighed = result(&weigh, 1, &json!({"kg": 7}));
     weighed.time = START.plus_ms(90_000);
     post.shard.deliver(RESULTS, 1, vec![weighed]).await;
-    post.shard.settle().await;
+    post.shard.until_idle().await;
     let floor = row.log_sequence << 16 | u64::from(row.index);
     post.shard.handle.relayed.floor.store(floor, Ordering::Release);
     for _ in 0..12 {
         world.clock.advance(Duration::from_secs(6));
-        post.shard.settle().await;
+        post.shard.until_idle().await;
     }
     let released = post.shard.drain_released();
     assert!(released.iter().all(|released| released.overdue.is_empty()));

@@ -45,7 +45,7 @@ fn taken(shard: &Shard, key: &str) -> Vec<String> {
 
 async fn caught_up(world: &World, shard: &Shard) {
     shard.barrier(world.clock.now()).await;
-    shard.settle().await;
+    shard.until_idle().await;
     let reached = async {
         while shard.handle.status.is_catching_up() {
             tokio::task::yield_now().await;
@@ -183,7 +183,7 @@ async fn a_stream_that_cannot_be_read_is_left_out_and_the_history_says_so() {
     let world = world();
     let shard = world.start();
     // The ends are noted by now.
-    shard.settle().await;
+    shard.until_idle().await;
     let (other, events) = (world.clock.now(), vec![pay_opened("p", 1), settled("p", 70_000)]);
     backlog(&shard, EVENTS, events).await;
     for stream in [EVENTS, CONTROLS] {
@@ -191,12 +191,12 @@ async fn a_stream_that_cannot_be_read_is_left_out_and_the_history_says_so() {
         shard.mail(Mail::Barrier { stream, as_of }).await;
     }
     world.clock.advance(9 * Duration::from_secs(1));
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.position(EVENTS), 0);
     world.clock.advance(2 * Duration::from_secs(1));
     let reached = async {
         while shard.handle.status.is_catching_up() {
-            shard.settle().await;
+            shard.until_idle().await;
         }
     };
     tokio::time::timeout(Duration::from_secs(20), reached)
@@ -213,7 +213,7 @@ async fn a_stream_that_cannot_be_read_is_left_out_and_the_history_says_so() {
             again: false,
         })
         .await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert!(shard.handle.status.is_catching_up());
     caught_up(&world, &shard).await;
     shard.stop().await;
@@ -230,7 +230,7 @@ async fn after_a_break_the_ends_are_noted_anew() {
     for stream in SourceStream::ALL {
         shard.mail(Mail::Opened { stream, again: true }).await;
     }
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(
         shard.noticed.recv().await,
         Some(Notice::BarrierWanted { shard: 3 })
@@ -238,7 +238,7 @@ async fn after_a_break_the_ends_are_noted_anew() {
     shard.barrier(TimeMs(world.clock.now().0 - 1)).await;
     backlog(&shard, EVENTS, vec![settled("p", 70_000)]).await;
     backlog(&shard, CONTROLS, vec![cancel(pay("p"), 60_000)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(
         shard.position(EVENTS),
         1,
@@ -261,7 +261,7 @@ async fn a_stream_that_is_far_ahead_of_the_others_is_told_to_wait() {
             .deliver(EVENTS, number, vec![pay_opened(&format!("p{number}"), number)])
             .await;
     }
-    shard.settle().await;
+    shard.until_idle().await;
     assert!(gates.is_closed(EVENTS) && !gates.is_closed(RESULTS));
     caught_up(&world, &shard).await;
     assert!(!gates.is_closed(EVENTS));
@@ -284,12 +284,12 @@ async fn while_catching_up_timers_wait_for_readable_streams_as_long_as_it_takes(
         shard
             .deliver_after(RESULTS, 10 * number, watermark, Vec::new())
             .await;
-        shard.settle().await;
+        shard.until_idle().await;
         world.clock.advance(9 * Duration::from_secs(1));
-        shard.settle().await;
+        shard.until_idle().await;
     }
     world.clock.advance(MINUTE / 60);
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(world.metrics.timers_fired.get(), 0);
     shard.stop().await;
 }

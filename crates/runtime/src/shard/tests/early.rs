@@ -20,7 +20,7 @@ async fn an_event_waits_for_its_instance_across_a_restart_and_keeps_its_order() 
     let shard = world.start();
     shard.deliver(EVENTS, 1, vec![added("a", 1, 1)]).await;
     shard.deliver(EVENTS, 2, vec![added("a", 2, 2)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert!(shard.record(&list("a")).is_none());
     assert_eq!(shard.inbox("a").1.len(), 2);
     shard.stop().await;
@@ -28,7 +28,7 @@ async fn an_event_waits_for_its_instance_across_a_restart_and_keeps_its_order() 
     let shard = world.start();
     shard.deliver(EVENTS, 3, vec![opened("a", 3)]).await;
     shard.deliver(EVENTS, 4, vec![added("a", 4, 3)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.items("a"), json!([1, 2, 3]));
     assert_eq!(shard.inbox("a").1.len(), 0);
     let reader = shard.handle.reader.clone();
@@ -42,13 +42,13 @@ async fn an_event_whose_instance_does_not_begin_in_time_is_dropped() {
     let world = with("no_instance: {park: 1h}");
     let shard = world.start();
     shard.deliver(EVENTS, 1, vec![added("a", 1, 1)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.inbox("a").1.len(), 1);
     world.clock.advance(Duration::from_mins(61));
     shard.barrier(START.plus_ms(61 * 60_000)).await;
     let mut left = 1;
     for _ in 0..1_000 {
-        shard.settle().await;
+        shard.until_idle().await;
         left = shard.inbox("a").1.len();
         if left == 0 {
             break;
@@ -57,7 +57,7 @@ async fn an_event_whose_instance_does_not_begin_in_time_is_dropped() {
     }
     assert_eq!(left, 0, "its time is over");
     shard.deliver(EVENTS, 2, vec![opened("a", 2)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.items("a"), json!([]));
     shard.stop().await;
 }
@@ -72,7 +72,7 @@ async fn what_waits_is_bounded_for_the_shard() {
             .deliver(EVENTS, sequence, vec![added(key, sequence, 1)])
             .await;
     }
-    shard.settle().await;
+    shard.until_idle().await;
     let letters = shard.dead_letters();
     assert_eq!(letters.len(), 1);
     assert_eq!(letters[0].1.reason, "inbox.overflow");
@@ -80,7 +80,7 @@ async fn what_waits_is_bounded_for_the_shard() {
     shard.deliver(EVENTS, 4, vec![opened("a", 4)]).await;
     shard.deliver(EVENTS, 5, vec![added("c", 5, 5)]).await;
     shard.deliver(EVENTS, 6, vec![opened("c", 6)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!((shard.items("a"), shard.items("c")), (json!([1]), json!([5])));
     assert_eq!(shard.dead_letters().len(), 1);
     shard.stop().await;
@@ -96,7 +96,7 @@ async fn an_ended_instance_hears_what_comes_after_the_end() {
     shard.deliver(EVENTS, 4, vec![added("a", 4, 8)]).await;
     // The same message again.
     shard.deliver(EVENTS, 5, vec![added("a", 3, 7)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert!(shard.record(&list("a")).is_none());
     let ended = shard.ended(&list("a")).expect("it is kept");
     let state: serde_json::Value = serde_json::from_slice(&ended.data).expect("JSON");

@@ -11,7 +11,7 @@ async fn a_shard_whose_relay_has_ended_halts_and_commits_nothing_more() {
     let world = World::new();
     let mut shard = world.start();
     shard.deliver(EVENTS, 1, vec![opened("a", 1)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     shard.released.close();
     let state = shard
         .until(|state| matches!(state, ShardState::Halted { .. }))
@@ -25,7 +25,7 @@ async fn a_shard_whose_relay_has_ended_halts_and_commits_nothing_more() {
     let again = world.start();
     assert_eq!(again.position(EVENTS), 1);
     again.deliver(EVENTS, 2, vec![added("a", 2, 1)]).await;
-    again.settle().await;
+    again.until_idle().await;
     assert_eq!(again.items("a"), serde_json::json!([1]), "the next start goes on");
 }
 
@@ -35,7 +35,7 @@ async fn a_shard_whose_thread_panics_is_halted_and_counted() {
     let world = World::new();
     let shard = world.start();
     shard.deliver(EVENTS, 1, vec![opened("a", 1)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     world.clock.panic_once();
     let state = shard
         .until(|state| matches!(state, ShardState::Halted { .. }))
@@ -68,7 +68,7 @@ async fn a_shard_makes_progress_while_it_idles_and_none_while_it_hangs() {
     let world = World::new();
     let shard = world.start();
     shard.deliver(EVENTS, 1, vec![opened("a", 1)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     let progress = || shard.handle.status.last_progress();
     let moved = async |since: Duration| {
         let wait = async {
@@ -89,6 +89,6 @@ async fn a_shard_makes_progress_while_it_idles_and_none_while_it_hangs() {
     assert_eq!(progress(), before);
     drop(hung);
     moved(before).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.position(EVENTS), 2);
 }

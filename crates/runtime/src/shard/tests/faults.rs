@@ -8,7 +8,7 @@ use super::world::{EVENTS, Shard, World, added, list, lived, opened};
 use crate::kernel::input::Input;
 use crate::storage::StorageError;
 use crate::storage::rows::Suspect;
-use saga_runner_partition::machine::careful::fingerprint;
+use saga_runner_partition::machine::crash_isolation::fingerprint;
 
 const DAY: Duration = Duration::from_hours(24);
 
@@ -17,7 +17,7 @@ async fn a_shard_without_inputs_forgets_what_is_old() {
     let world = World::new();
     let shard = world.start();
     shard.mail(lived("l1", 1, "text")).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert!(shard.ended(&list("l1")).is_some());
     world.clock.advance(DAY * 8);
     let forgotten = async {
@@ -50,7 +50,7 @@ async fn with_two_lists(world: &World) -> Shard {
     shard
         .deliver(EVENTS, 1, vec![opened("a", 1), opened("b", 1)])
         .await;
-    shard.settle().await;
+    shard.until_idle().await;
     shard
 }
 
@@ -69,7 +69,7 @@ async fn an_input_that_kills_the_process_is_set_aside_and_its_neighbours_are_not
     ];
     shard.deliver_after(EVENTS, 1, 3, inputs).await;
     shard.deliver(EVENTS, 4, vec![added("b", 4, 4)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.items("b"), json!([2, 3, 4]));
     assert_eq!(shard.items("a"), json!([]));
     let letters = shard.dead_letters();
@@ -92,7 +92,7 @@ async fn an_input_that_kills_the_process_is_set_aside_wherever_it_stands_in_a_de
     let before = (2..5).map(|n| added("b", n, n.cast_signed()));
     let inputs = before.chain([added("a", 5, 13), added("b", 6, 6)]).collect();
     shard.deliver_after(EVENTS, 1, 6, inputs).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.items("a"), json!([]));
     assert_eq!(shard.items("b"), json!([2, 3, 4, 6]));
     let letters = shard.dead_letters();
@@ -110,7 +110,7 @@ async fn an_input_that_kills_the_process_before_its_shard_has_committed_anything
     shard
         .deliver(EVENTS, 1, vec![opened("a", 1), opened("b", 1)])
         .await;
-    shard.settle().await;
+    shard.until_idle().await;
     let letters = shard.dead_letters();
     assert_eq!(letters.len(), 1);
     assert_eq!(letters[0].1.reason, "poison.crash");
@@ -134,7 +134,7 @@ async fn care_after_a_crash_changes_no_outcome() {
             )
             .await;
     }
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.items("a"), json!([2, 3, 4, 5]));
     assert_eq!(shard.items("b"), json!([-2, -3, -4, -5]));
     let versions = ["a", "b"].map(|key| shard.record(&list(key)).unwrap().version);

@@ -52,7 +52,7 @@ async fn what_came_while_the_disk_was_full_is_taken_before_what_came_later() {
     world.settings.idle_commit = Millis(60_000);
     let shard = world.start();
     shard.deliver(EVENTS, 1, vec![pay_opened("p", 1)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     world.clock.advance(Duration::from_mins(2));
 
     is_full.store(true, Ordering::SeqCst);
@@ -64,7 +64,7 @@ async fn what_came_while_the_disk_was_full_is_taken_before_what_came_later() {
     shard.deliver(EVENTS, 3, vec![paid]).await;
     shard.barrier(world.clock.now()).await;
     is_full.store(false, Ordering::SeqCst);
-    shard.settle().await;
+    shard.until_idle().await;
     let record = shard.record(&pay("p")).expect("its charge is under way");
     let timers = record.timers.len();
     assert_eq!((record.phase, timers), (Phase::Running, 0), "it is paid");

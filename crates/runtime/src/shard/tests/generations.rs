@@ -25,11 +25,11 @@ async fn the_next_generation_has_a_history_of_its_own_and_survives_a_restart() {
     shard.deliver(EVENTS, 3, vec![named("a", "List.Closed", 3)]).await;
     // The event that began it is a duplicate, another one is not.
     shard.deliver(EVENTS, 4, vec![opened("a", 1)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert!(shard.record(&list("a")).is_none());
     shard.deliver(EVENTS, 5, vec![opened("a", 5)]).await;
     shard.deliver(EVENTS, 6, vec![added("a", 6, 2)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     shard.stop().await;
 
     let shard = world.start();
@@ -40,7 +40,7 @@ async fn the_next_generation_has_a_history_of_its_own_and_survives_a_restart() {
     shard.deliver(EVENTS, 7, vec![named("a", "List.Closed", 7)]).await;
     shard.deliver(EVENTS, 8, vec![opened("a", 5)]).await;
     shard.deliver(EVENTS, 9, vec![opened("a", 1)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert!(shard.record(&list("a")).is_none(), "both are duplicates");
     let ended = shard.ended(&list("a")).expect("the second generation");
     assert_eq!((ended.generation, ended.phase), (2, Phase::Completed));
@@ -65,7 +65,7 @@ async fn a_key_is_free_when_the_time_is_over_that_its_saga_said_when_it_ended() 
         late
     };
     shard.deliver(EVENTS, 5, vec![after("a", 5, 3_500_000)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert!(shard.record(&list("a")).is_none(), "the key is used up");
     shard.stop().await;
 
@@ -78,7 +78,7 @@ async fn a_key_is_free_when_the_time_is_over_that_its_saga_said_when_it_ended() 
     shard
         .deliver(EVENTS, 9, vec![after("a", 9, 89 * 86_400_000)])
         .await;
-    shard.settle().await;
+    shard.until_idle().await;
     let ended = shard
         .ended(&list("a"))
         .expect("kept for longer than the shard says");
@@ -95,7 +95,7 @@ async fn a_start_waits_in_the_inbox_until_what_comes_late_is_undone() {
     shard.deliver(EVENTS, 1, vec![pay_opened("p", 1)]).await;
     shard.deliver(CONTROLS, 1, vec![cancel(pay("p"), 1)]).await;
     shard.deliver(EVENTS, 2, vec![pay_opened("p", 2)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     let first = shard.record(&pay("p")).expect("its charge is still under way");
     assert_eq!((first.generation, first.deferred), (1, 1));
     shard.stop().await;
@@ -111,7 +111,7 @@ async fn a_start_waits_in_the_inbox_until_what_comes_late_is_undone() {
     let charge = &first[0].1;
     let outcome = WorkOutcome::failed("declined".to_owned(), String::new());
     shard.verdict(pay("p"), charge.command_id, outcome).await;
-    shard.settle().await;
+    shard.until_idle().await;
     let second = shard.record(&pay("p")).expect("the next generation");
     assert_eq!((second.generation, second.phase), (2, Phase::Running));
     let next = charges().await;

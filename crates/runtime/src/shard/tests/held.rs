@@ -53,12 +53,12 @@ fn decided(shard: &Shard) -> Vec<Decided> {
 async fn with_a_charge(world: &World) -> (Shard, WorkRef, WorkItem) {
     let shard = world.start();
     shard.deliver(EVENTS, 1, vec![pay_opened("p", 1)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     shard.stop().await;
     adopt(world);
     let shard = world.start();
     shard.deliver(EVENTS, 2, vec![opened("a", 2)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     let early = decide(&shard, HeldDecision::Release).await;
     assert!(
         matches!(early, Err(Refused::Conflict(_))),
@@ -66,7 +66,7 @@ async fn with_a_charge(world: &World) -> (Shard, WorkRef, WorkItem) {
     );
     shard.deliver(EVENTS, 3, vec![added("a", 3, 1)]).await;
     shard.barrier(world.clock.now()).await;
-    shard.settle().await;
+    shard.until_idle().await;
     let mut rows = shard.outbox().await;
     let (row, item) = rows.pop().expect("the charge");
     assert!(rows.is_empty());
@@ -84,7 +84,7 @@ async fn an_adopted_shard_holds_what_it_would_send_until_it_is_told_over_restart
     shard.stop().await;
     let shard = world.start();
     shard.deliver(EVENTS, 4, vec![added("a", 4, 2)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(held(&shard), before, "neither a restart nor an input releases it");
     assert_eq!(decide(&shard, HeldDecision::Release).await, Ok(()));
     assert!(!held(&shard).holds());
@@ -92,7 +92,7 @@ async fn an_adopted_shard_holds_what_it_would_send_until_it_is_told_over_restart
     assert!(matches!(twice, Err(Refused::Conflict(_))), "{twice:?}");
     shard.stop().await;
     let shard = world.start();
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(held(&shard).read, before.read);
     assert!(!held(&shard).holds());
     assert_eq!(decided(&shard), [Decided::Released { rows: 1 }]);
@@ -100,7 +100,7 @@ async fn an_adopted_shard_holds_what_it_would_send_until_it_is_told_over_restart
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_discarded_command_settles_its_step_as_unknown_and_tells_workers_so() {
+async fn a_discarded_command_completes_its_step_as_unknown_and_tells_workers_so() {
     let world = World::new();
     let (mut shard, row, item) = with_a_charge(&world).await;
     shard.drain_released();
@@ -120,7 +120,7 @@ async fn a_discarded_command_settles_its_step_as_unknown_and_tells_workers_so() 
         .expect("a result in the place of the worker's");
     assert_eq!(told.1.command_id, item.command_id);
     let settled = shard.drain_released();
-    assert!(settled.iter().any(|released| released.settled.contains(&row)));
+    assert!(settled.iter().any(|released| released.completed.contains(&row)));
     let record = shard.ended(&pay("p")).expect("nothing is left to wait for");
     assert_eq!(record.phase, Phase::Failed);
     assert_eq!(
@@ -143,7 +143,7 @@ async fn a_discarded_command_settles_its_step_as_unknown_and_tells_workers_so() 
 
 /// The result waits behind the dead letter, and the command would have been sent with the release.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_discarded_command_of_a_parked_instance_is_not_sent_either() {
+async fn a_discarded_command_of_a_blocked_instance_is_not_sent_either() {
     let mut world = World::new();
     let source = super::world::PAY.replace("set: {paid: true}", "set: {paid: '${1 / 0 == 1}'}");
     world.definitions = super::world::set_of(vec![
@@ -169,7 +169,7 @@ async fn an_adopted_shard_with_nothing_to_send_goes_on_by_itself() {
     let world = World::new();
     let shard = world.start();
     shard.deliver(EVENTS, 1, vec![opened("a", 1)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     shard.stop().await;
     adopt(&world);
     let mut shard = world.start();
@@ -199,14 +199,14 @@ async fn a_stream_that_is_rebound_while_an_adopted_shard_reads_it_is_read_to_the
     let shard = world.start();
     shard.deliver(EVENTS, 1, vec![pay_opened("p", 1)]).await;
     shard.deliver_after(RESULTS, 0, 50, Vec::new()).await;
-    shard.settle().await;
+    shard.until_idle().await;
     shard.stop().await;
     adopt(&world);
     let shard = world.start();
     let as_of = world.clock.now();
     let proven = async |stream| {
         shard.mail(Mail::Barrier { stream, as_of }).await;
-        shard.settle().await;
+        shard.until_idle().await;
         held(&shard).read.is_some()
     };
     assert!(!proven(EVENTS).await);
@@ -232,12 +232,12 @@ async fn a_full_outbox_holds_back_domain_events_once_an_adopted_shard_is_release
     assert_eq!(shard.items("a"), json!([1]), "nothing would make room for it");
     assert_eq!(decide(&shard, HeldDecision::Release).await, Ok(()));
     shard.deliver(EVENTS, 4, vec![added("a", 4, 2)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.items("a"), json!([1]));
     assert_eq!(shard.position(EVENTS), 3);
     let receipt = result(&item, 1, &json!({"receipt": "r"}));
     shard.deliver(RESULTS, 1, vec![receipt]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.items("a"), json!([1, 2]));
     shard.stop().await;
 }
@@ -248,7 +248,7 @@ async fn an_adopted_shard_whose_commands_have_their_results_in_the_streams_goes_
     let (shard, _, item) = with_a_charge(&world).await;
     let receipt = result(&item, 1, &json!({"receipt": "r"}));
     shard.deliver(RESULTS, 1, vec![receipt]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert!(!held(&shard).holds());
     assert!(held(&shard).released >= Some(TimeMs(0)));
     shard.stop().await;

@@ -116,7 +116,7 @@ async fn is_refunded(shard: &Shard, results: u64) {
         result.effect = Some(EffectName::parse("card-refund").unwrap());
     }
     shard.deliver(RESULTS, results, vec![undone]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     let ended = shard.ended(&pay("p")).expect("it has ended");
     assert_eq!(ended.phase, Phase::Failed);
     assert_eq!(ended.failure.unwrap().code, "result.refused");
@@ -131,7 +131,7 @@ async fn after_deaths(world: &World, attempts: u32) -> (Shard, WorkItem) {
     (world.start(), charge)
 }
 
-fn is_parked(shard: &Shard) -> bool {
+fn is_blocked(shard: &Shard) -> bool {
     shard.handle.reader.inbox(&pay("p"), 9).unwrap().0.is_some()
 }
 
@@ -143,7 +143,7 @@ async fn a_result_that_killed_the_process_three_times_is_an_unknown_outcome_of_i
     shard
         .deliver(EVENTS, 2, vec![of_pay("Pay.Settled", 2, &json!({"id": "p"}))])
         .await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.state(&pay("p"), "receipt"), Value::Null, "it was not run");
     let letters = shard.dead_letters();
     let [(number, letter)] = letters.as_slice() else {
@@ -151,7 +151,7 @@ async fn a_result_that_killed_the_process_three_times_is_an_unknown_outcome_of_i
     };
     assert_eq!((letter.reason.as_str(), letter.attempts), ("poison.crash", 3));
     assert_eq!(letter.input, Some(receipt(&charge)), "it is kept as evidence");
-    assert!(!is_parked(&shard));
+    assert!(!is_blocked(&shard));
     let history = shard.history(&pay("p"));
     assert!(
         history
@@ -174,7 +174,7 @@ async fn a_result_that_killed_the_process_is_a_question_where_its_effect_asks_an
     let world = world_of(asking());
     let (shard, charge) = after_deaths(&world, 3).await;
     shard.deliver(RESULTS, 1, vec![receipt(&charge)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     let record = shard.record(&pay("p")).unwrap();
     assert_eq!(record.steps[0].status, StepStatus::Stuck);
     let question = record.steps[0].question.as_ref().unwrap();
@@ -195,17 +195,17 @@ async fn where_the_unknown_outcome_kills_the_process_too_the_instance_waits_and_
     let others = [pay_opened("q", 2)].to_vec();
     shard.deliver(RESULTS, 1, vec![receipt(&charge)]).await;
     shard.deliver(EVENTS, 2, others).await;
-    shard.settle().await;
+    shard.until_idle().await;
     let (number, letter) = shard.dead_letters().remove(0);
     assert_eq!((letter.reason.as_str(), letter.attempts), ("poison.crash", 6));
-    assert!(is_parked(&shard));
+    assert!(is_blocked(&shard));
     assert!(shard.record(&pay("q")).is_some(), "others go on");
     assert_eq!(effects(&work(&shard).await), ["card-charge", "card-charge"]);
     shard.stop().await;
 
     // It is still so in another life, and the result can be applied when the fault is mended.
     let shard = world.start();
-    assert!(is_parked(&shard));
+    assert!(is_blocked(&shard));
     shard.decide(number, Retry).await.unwrap();
     assert_eq!(shard.ended(&pay("p")).unwrap().phase, Phase::Completed);
     shard.stop().await;
@@ -221,7 +221,7 @@ async fn the_unknown_outcome_in_the_place_of_a_result_is_begun_as_often_as_the_r
         die_with(&world, &receipt(&charge), attempts);
         let shard = world.start();
         shard.deliver(RESULTS, 1, vec![receipt(&charge)]).await;
-        shard.settle().await;
+        shard.until_idle().await;
         assert_eq!(shard.dead_letters()[0].1.attempts, attempts);
         is_refunded(&shard, 2).await;
         shard.stop().await;
@@ -234,9 +234,9 @@ async fn a_result_at_which_the_kernel_panics_is_an_unknown_outcome_of_its_step()
     let shard = world.start();
     let charge = charged(&shard).await;
     shard.deliver(RESULTS, 1, vec![declined(&charge)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.dead_letters()[0].1.reason, "poison.panic");
-    assert!(!is_parked(&shard));
+    assert!(!is_blocked(&shard));
     is_refunded(&shard, 2).await;
     shard.stop().await;
 }
@@ -247,14 +247,14 @@ async fn where_the_kernel_panics_at_the_unknown_outcome_too_the_instance_waits_a
     let shard = world.start();
     let charge = charged(&shard).await;
     shard.deliver(RESULTS, 1, vec![declined(&charge)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     let letters = shard.dead_letters();
     let [(number, letter)] = letters.as_slice() else {
         panic!("one dead letter, not {letters:?}");
     };
     assert_eq!(letter.reason, "poison.panic");
     assert!(letter.message.contains("in its place"), "{}", letter.message);
-    assert!(is_parked(&shard));
+    assert!(is_blocked(&shard));
     let refused = shard.decide(*number, Discard).await.unwrap_err();
     assert!(refused.to_string().contains("it stays"), "{refused}");
     assert_eq!(shard.dead_letters(), letters);
@@ -278,12 +278,12 @@ async fn overflown(world: &mut World) -> (Shard, WorkItem) {
     shard.deliver(EVENTS, 2, vec![divided]).await;
     shard.deliver(EVENTS, 3, vec![settled]).await;
     shard.deliver(RESULTS, 1, vec![receipt(&charge)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     (shard, charge)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn to_discard_a_result_settles_its_step_as_an_unknown_outcome() {
+async fn to_discard_a_result_completes_its_step_as_an_unknown_outcome() {
     let mut world = world_of(compile(UNDONE));
     let (shard, _) = overflown(&mut world).await;
     let letters = shard.dead_letters();
@@ -331,7 +331,7 @@ async fn to_discard_a_result_that_came_a_second_way_changes_nothing() {
         panic!("a result")
     };
     shard.verdict(pay("p"), charge.command_id, found.outcome).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.ended(&pay("p")).unwrap().phase, Phase::Completed);
     shard.decide(letters[1].0, Discard).await.unwrap();
     assert_eq!(shard.ended(&pay("p")).unwrap().phase, Phase::Completed);
@@ -361,13 +361,13 @@ async fn to_discard_the_timer_of_an_attempt_fails_its_step() {
     let world = world_of(compile(DELAYED));
     let shard = world.start();
     shard.deliver(EVENTS, 1, vec![pay_opened("p", 1)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     world.clock.advance(Duration::from_mins(2));
     shard.barrier(world.clock.now()).await;
-    shard.settle().await;
+    shard.until_idle().await;
     let (number, letter) = shard.dead_letters().remove(0);
     assert_eq!(letter.reason, "expression");
-    assert!(is_parked(&shard));
+    assert!(is_blocked(&shard));
     shard.decide(number, Discard).await.unwrap();
     let ended = shard.ended(&pay("p")).expect("nothing is left to wait for");
     assert_eq!(ended.failure.unwrap().code, "given_up");
@@ -395,7 +395,7 @@ async fn to_discard_the_timer_of_an_undo_leaves_it_to_an_operator() {
     let refund = work(&shard).await.remove(0);
     let busy = WorkOutcome::failed("busy", "later");
     shard.verdict(pay("p"), refund.command_id, busy).await;
-    shard.settle().await;
+    shard.until_idle().await;
     let record = shard.record(&pay("p")).unwrap();
     let (name, row) = record.timers.first_key_value().expect("it is tried again");
     let timer = timer_input(pay("p"), name.clone(), row.due);
@@ -405,10 +405,10 @@ async fn to_discard_the_timer_of_an_undo_leaves_it_to_an_operator() {
     let shard = world.start();
     world.clock.advance(Duration::from_hours(1));
     shard.barrier(world.clock.now()).await;
-    shard.settle().await;
+    shard.until_idle().await;
     let (number, letter) = shard.dead_letters().remove(0);
     assert_eq!(letter.reason, "poison.crash");
-    assert!(is_parked(&shard));
+    assert!(is_blocked(&shard));
     shard.decide(number, Discard).await.unwrap();
     let record = shard.record(&pay("p")).unwrap();
     assert_eq!(record.phase, Phase::CompensationFailed);
@@ -428,19 +428,19 @@ async fn what_waited_for_its_definition_is_begun_with_care_after_a_crash() {
     shard.deliver(EVENTS, 2, vec![settled()]).await;
     let late = of_pay("Pay.Divided", 3, &json!({"id": "p", "by": 4}));
     shard.deliver(EVENTS, 3, vec![late]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     shard.stop().await;
     die_with(&world, &settled(), 3);
 
     world.definitions = with_pay;
     let shard = world.start();
-    shard.settle().await;
+    shard.until_idle().await;
     let (number, letter) = shard.dead_letters().remove(0);
     assert_eq!(letter.reason, "poison.crash");
     assert_eq!(letter.input.unwrap().id, settled().id);
     assert_eq!(shard.state(&pay("p"), "share"), 0, "it waits behind");
     shard.decide(number, Discard).await.unwrap();
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.state(&pay("p"), "share"), 25);
     assert_eq!(shard.state(&pay("p"), "paid"), false);
     shard.stop().await;

@@ -27,7 +27,7 @@ async fn the_history_tells_of_commands_that_were_of_no_use_and_not_of_repetition
     let world = World::new();
     let shard = world.start();
     shard.deliver(EVENTS, 1, vec![pay_opened("p", 1)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     let version = shard.record(&pay("p")).expect("it runs").version;
     let commands = [
         ("s-1", signal("aprove")),
@@ -40,7 +40,7 @@ async fn the_history_tells_of_commands_that_were_of_no_use_and_not_of_repetition
     for (at, (id, control)) in (1..).zip(commands) {
         shard.deliver(CONTROLS, at, vec![command(at, id, control)]).await;
     }
-    shard.settle().await;
+    shard.until_idle().await;
     let history = shard.history(&pay("p"));
     let of_commands = history.iter().rev().skip(1);
     let told: Vec<_> = of_commands

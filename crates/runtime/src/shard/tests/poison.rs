@@ -43,7 +43,7 @@ async fn poison_stops_its_key_alone_and_a_retry_goes_on_in_order() {
         .await;
     shard.deliver(EVENTS, 4, vec![divided("a", 4, 0)]).await;
     shard.deliver(EVENTS, 5, vec![added("a", 5, 5)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.items("a"), json!([]));
     assert_eq!(shard.items("b"), json!([3]));
     let letters = shard.dead_letters();
@@ -69,18 +69,18 @@ async fn poison_stops_its_key_alone_and_a_retry_goes_on_in_order() {
     assert_eq!(shard.inbox("a").1, waiting);
     shard.stop().await;
 
-    // Corrected. It is remembered that the key is parked, and what waits is applied in order.
+    // Corrected. It is remembered that the key is blocked, and what waits is applied in order.
     world.definitions = set_of(vec![repaired(), compile(PAY)]);
     let shard = world.start();
     shard.deliver(EVENTS, 6, vec![added("a", 6, 6)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.items("a"), json!([]));
     shard.decide(letters[0].0, Retry).await.unwrap();
     assert_eq!(shard.items("a"), json!([-1, 3, -1, 5, 6]));
     assert_eq!(shard.dead_letters(), []);
     assert_eq!(shard.inbox("a"), (None, Vec::new()));
     shard.deliver(EVENTS, 7, vec![added("a", 7, 7)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.items("a"), json!([-1, 3, -1, 5, 6, 7]));
     assert_eq!(shard.handle.status.instances_waiting(), 0);
     shard.stop().await;
@@ -95,7 +95,7 @@ async fn a_discard_goes_on_without_the_input_and_stops_at_the_next_poison() {
     shard.deliver(EVENTS, 3, vec![added("a", 3, 3)]).await;
     shard.deliver(EVENTS, 4, vec![divided("a", 4, 0)]).await;
     shard.deliver(EVENTS, 5, vec![added("a", 5, 5)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     shard.decide(shard.dead_letters()[0].0, Discard).await.unwrap();
     assert_eq!(shard.items("a"), json!([3]));
     let letters = shard.dead_letters();
@@ -117,20 +117,20 @@ async fn what_waits_behind_a_dead_letter_is_begun_with_care_after_a_crash() {
     shard.deliver(EVENTS, 2, vec![divided("a", 2, 0)]).await;
     shard.deliver(EVENTS, 3, vec![added("a", 3, 13)]).await;
     shard.deliver(EVENTS, 4, vec![added("a", 4, 4)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     shard.stop().await;
     die_with(&world, &added("a", 3, 13), 3);
 
     let shard = world.start();
     shard.decide(shard.dead_letters()[0].0, Discard).await.unwrap();
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.items("a"), json!([]));
     let letters = shard.dead_letters();
     assert_eq!(letters.len(), 1);
     assert_eq!(letters[0].1.reason, "poison.crash");
     assert_eq!(shard.inbox("a").1, ["List.Added/a/4"]);
     shard.decide(letters[0].0, Discard).await.unwrap();
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.items("a"), json!([4]));
     shard.stop().await;
 }
@@ -143,7 +143,7 @@ async fn controls_never_wait_and_their_failure_stops_nothing() {
     shard.deliver(EVENTS, 2, vec![divided("a", 2, 0)]).await;
     shard.deliver(EVENTS, 3, vec![added("a", 3, 3)]).await;
     shard.deliver(CONTROLS, 1, vec![cancel(list("a"), 1)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     let ended = shard.ended(&list("a")).expect("it was cancelled at once");
     assert_eq!(ended.phase, Phase::Cancelled);
     shard.decide(shard.dead_letters()[0].0, Retry).await.unwrap();
@@ -165,7 +165,7 @@ async fn a_full_inbox_overflows_into_the_dead_letters() {
             .deliver(EVENTS, sequence, vec![added("a", sequence, n)])
             .await;
     }
-    shard.settle().await;
+    shard.until_idle().await;
     let letters = shard.dead_letters();
     let reasons: Vec<_> = letters.iter().map(|(_, letter)| letter.reason.as_str()).collect();
     assert_eq!(reasons, ["expression", "inbox.overflow"]);
@@ -176,7 +176,7 @@ async fn a_full_inbox_overflows_into_the_dead_letters() {
     shard.stop().await;
     let shard = world.start();
     shard.deliver(EVENTS, 7, vec![added("a", 7, 7)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.items("a"), json!([3, 4, 6, 7]));
     shard.decide(letters[1].0, Retry).await.unwrap();
     assert_eq!(shard.items("a"), json!([3, 4, 6, 7, 5]));
@@ -195,7 +195,7 @@ async fn the_bytes_that_wait_for_one_instance_are_bounded() {
         let input = event(list("a"), "List.Filled", sequence, &data);
         shard.deliver(EVENTS, sequence, vec![input]).await;
     }
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.inbox("a").1.len(), 2);
     assert_eq!(shard.dead_letters()[1].1.reason, "inbox.overflow");
     shard.stop().await;
@@ -220,13 +220,13 @@ async fn deferred_inputs_come_again_in_the_order_in_which_they_came() {
     // 99 goes to another state that defers, too: the first ones are looked at again and stay in front.
     shard.deliver(EVENTS, 5, vec![added("a", 5, 99)]).await;
     shard.deliver(EVENTS, 6, vec![added("a", 6, 4)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.items("a"), json!([99]));
     shard
         .deliver(EVENTS, 7, vec![named("a", "List.Released", 7)])
         .await;
     shard.deliver(EVENTS, 8, vec![added("a", 8, 5)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.items("a"), json!([99, 1, 2, 3, 4, 5]));
     assert_eq!(shard.inbox("a"), (None, Vec::new()));
     assert_eq!(shard.record(&list("a")).unwrap().deferred, 0);
@@ -247,7 +247,7 @@ async fn poison_among_readmitted_inputs_keeps_the_later_ones_behind_it() {
         .deliver(EVENTS, 5, vec![named("a", "List.Released", 5)])
         .await;
     shard.deliver(EVENTS, 6, vec![added("a", 6, 3)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.items("a"), json!([1]));
     let (number, letter) = shard.dead_letters().remove(0);
     assert_eq!(letter.input.unwrap().id, "List.Divided/a/3");
@@ -269,7 +269,7 @@ async fn an_instance_waits_for_its_definition_and_goes_on_when_it_is_loaded() {
     shard
         .deliver(RESULTS, 1, vec![result(&item, 1, &json!({"receipt": "r"}))])
         .await;
-    shard.settle().await;
+    shard.until_idle().await;
     shard
         .deliver(
             EVENTS,
@@ -277,14 +277,14 @@ async fn an_instance_waits_for_its_definition_and_goes_on_when_it_is_loaded() {
             vec![event(pay("p"), "Pay.Settled", 2, &json!({"id": "p"}))],
         )
         .await;
-    shard.settle().await;
-    assert_eq!(shard.dead_letters(), [], "it waits, and is no dead letter");
+    shard.until_idle().await;
+    assert_eq!(shard.dead_letters(), [], "it waits, and is not a dead letter");
     assert_eq!(shard.handle.reader.inbox(&pay("p"), 9).unwrap().1.len(), 2);
     assert!(shard.record(&pay("p")).is_some());
     shard.stop().await;
     world.definitions = with_pay;
     let shard = world.start();
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.dead_letters(), []);
     assert_eq!(shard.ended(&pay("p")).unwrap().phase, Phase::Completed);
     shard.stop().await;
@@ -320,7 +320,7 @@ async fn only_its_tenant_decides_about_a_dead_letter() {
     let shard = world.start();
     shard.deliver(EVENTS, 1, vec![opened("a", 1)]).await;
     shard.deliver(EVENTS, 2, vec![divided("a", 2, 0)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     let number = shard.dead_letters()[0].0;
     let absent = shard.decide(number + 7, Discard).await;
     assert_eq!(shard.decide_as("t2", number, Discard).await, absent);
@@ -354,7 +354,7 @@ async fn what_cannot_be_read_is_kept_for_people_and_stops_nothing() {
         }))
         .await;
     shard.deliver(EVENTS, 2, vec![opened("a", 2)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.items("a"), Value::Array(Vec::new()));
     let (number, letter) = shard.dead_letters().remove(0);
     assert_eq!(letter.source, Some((EVENTS, 1)));
@@ -378,7 +378,7 @@ async fn an_input_that_contradicts_an_earlier_one_is_told_and_holds_up_nothing()
     };
     shard.deliver(EVENTS, 3, vec![other]).await;
     shard.deliver(EVENTS, 4, vec![added("a", 4, 4)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.items("a"), json!([2, 4]));
     let letters = shard.dead_letters();
     let [(number, letter)] = letters.as_slice() else {
@@ -409,7 +409,7 @@ async fn an_event_of_an_unknown_version_or_shape_holds_up_nothing_and_is_applied
     let shapeless = event(list("a"), "List.Added", 3, &json!({"n": "three"}));
     shard.deliver(EVENTS, 3, vec![shapeless]).await;
     shard.deliver(EVENTS, 4, vec![added("a", 4, 4)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.items("a"), json!([4]));
     assert_eq!(shard.inbox("a"), (None, Vec::new()));
     let letters = shard.dead_letters();
@@ -440,7 +440,7 @@ async fn the_deadline_passes_a_dead_letter_and_other_timers_wait_behind_it() {
     shard.deliver(EVENTS, 2, vec![bad]).await;
     world.clock.advance(Duration::from_secs(90));
     shard.barrier(world.clock.now()).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.record(&pay("p")).unwrap().phase, Phase::Running);
     let (behind, waiting) = shard.handle.reader.inbox(&pay("p"), 10).unwrap();
     assert!(
@@ -457,7 +457,7 @@ async fn the_deadline_passes_a_dead_letter_and_other_timers_wait_behind_it() {
     assert_eq!(shard.handle.status.instances_blocked(), 1);
     world.clock.advance(Duration::from_mins(1));
     shard.barrier(world.clock.now()).await;
-    shard.settle().await;
+    shard.until_idle().await;
     let record = shard.record(&pay("p")).expect("its charge is under way");
     assert_eq!(record.failure.as_ref().unwrap().code, "deadline");
     assert_eq!(

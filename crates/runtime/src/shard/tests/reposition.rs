@@ -1,4 +1,4 @@
-//! An operator settles from where on a stream is read.
+//! An operator decides from where on a stream is read.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ pub async fn reposition(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_halted_shard_goes_on_once_each_of_its_streams_is_settled() {
+async fn a_halted_shard_goes_on_once_each_of_its_streams_is_decided() {
     let mut world = World::new();
     let shard = world.start();
     shard.deliver_after(EVENTS, 0, 50, vec![opened("a", 50)]).await;
@@ -66,14 +66,14 @@ async fn a_halted_shard_goes_on_once_each_of_its_streams_is_settled() {
     shard.until(|state| *state == ShardState::Running).await;
     assert_eq!((shard.position(EVENTS), shard.position(RESULTS)), (30, 0));
     shard.deliver_after(EVENTS, 30, 31, vec![added("a", 31, 1)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.items("a"), json!([1]));
     let accepted = shard.handle.reader.accepted().expect("readable");
     assert_eq!(accepted.len(), 2);
     assert_eq!((accepted[0].from, accepted[0].to), (50, 30));
     shard.stop().await;
     let shard = world.start();
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!((shard.position(EVENTS), shard.position(RESULTS)), (31, 0));
     assert_eq!(shard.handle.status.state(), ShardState::Running);
     shard.stop().await;
@@ -108,7 +108,7 @@ async fn a_shard_that_is_halted_during_a_reload_takes_the_definitions_when_it_go
     assert!(shard.handle.status.is_outdated());
     assert_eq!(reposition(&world, &shard, EVENTS, 50, 30).await, Ok(()));
     shard.until(|state| *state == ShardState::Running).await;
-    shard.settle().await;
+    shard.until_idle().await;
     let active = shard.handle.reader.active_definitions().expect("readable");
     assert_eq!(active.revision, 2);
     assert!(active.sagas.contains_key("audit"), "{active:?}");
@@ -125,14 +125,14 @@ async fn a_shard_at_work_moves_behind_what_was_mailed_before() {
     assert!(matches!(moved, Err(Refused::Conflict(_))), "{moved:?}");
     assert_eq!(reposition(&world, &shard, EVENTS, 1, 7).await, Ok(()));
     shard.deliver_after(EVENTS, 7, 8, vec![added("a", 8, 1)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.items("a"), json!([1]));
     assert_eq!(shard.position(EVENTS), 8);
     shard.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn what_a_reader_has_found_halts_the_shard_after_a_restart_until_it_is_settled() {
+async fn what_a_reader_has_found_halts_the_shard_after_a_restart_until_an_operator_decides() {
     let world = World::new();
     let shard = world.start();
     shard.deliver_after(EVENTS, 0, 50, vec![opened("a", 50)]).await;
@@ -148,7 +148,7 @@ async fn what_a_reader_has_found_halts_the_shard_after_a_restart_until_it_is_set
         .await;
     // What was read before is applied all the same.
     shard.deliver_after(EVENTS, 50, 51, vec![added("a", 51, 1)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.items("a"), json!([1]));
     shard.stop().await;
     for _ in 0..2 {
@@ -165,7 +165,7 @@ async fn what_a_reader_has_found_halts_the_shard_after_a_restart_until_it_is_set
     shard.until(|state| *state == ShardState::Running).await;
     shard.stop().await;
     let shard = world.start();
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.handle.status.state(), ShardState::Running);
     shard.stop().await;
 }

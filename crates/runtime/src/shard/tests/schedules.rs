@@ -54,8 +54,8 @@ fn schedule() -> InstanceId {
 /// Everything that is due fires.
 async fn fire(world: &World, shard: &Shard) {
     shard.barrier(world.clock.now()).await;
-    shard.settle().await;
-    shard.settle().await;
+    shard.until_idle().await;
+    shard.until_idle().await;
 }
 
 /// Keys of the runs that the outbox starts, in its order.
@@ -105,7 +105,7 @@ async fn end_oldest(world: &World, shard: &Shard, sequence: u64) {
     let (_, item) = shard.outbox().await.remove(0);
     let input = end(item.command_id, world.clock.now(), sequence);
     shard.deliver(CONTROLS, sequence, vec![input]).await;
-    shard.settle().await;
+    shard.until_idle().await;
 }
 
 fn runs(world: &World, outcome: &str) -> u64 {
@@ -120,7 +120,7 @@ fn runs(world: &World, outcome: &str) -> u64 {
 async fn a_planned_time_is_started_once_whatever_is_stopped() {
     let world = world("");
     let mut shard = world.start();
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(next(&shard), "2026-01-01T06:00:00Z");
     world.clock.advance(Duration::from_millis(6 * 3_600_000 - 1));
     fire(&world, &shard).await;
@@ -159,7 +159,7 @@ async fn the_message_of_a_planned_time_is_the_same_in_every_life() {
     for late in [0, 30] {
         let world = world("");
         let shard = world.start();
-        shard.settle().await;
+        shard.until_idle().await;
         world.clock.advance(6 * HOUR + Duration::from_secs(late));
         fire(&world, &shard).await;
         commands.push(shard.outbox().await.remove(0).1.command_id);
@@ -172,7 +172,7 @@ async fn the_message_of_a_planned_time_is_the_same_in_every_life() {
 async fn a_run_that_meets_an_earlier_one_is_skipped_and_told() {
     let world = world("");
     let shard = world.start();
-    shard.settle().await;
+    shard.until_idle().await;
     world.clock.advance(6 * HOUR);
     fire(&world, &shard).await;
     world.clock.advance(DAY);
@@ -194,7 +194,7 @@ async fn a_run_that_meets_an_earlier_one_is_skipped_and_told() {
     shard
         .deliver(CONTROLS, 2, vec![end(item.command_id, now, 2)])
         .await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(starts(&shard).await, [""; 0]);
     world.clock.advance(DAY);
     fire(&world, &shard).await;
@@ -206,7 +206,7 @@ async fn a_run_that_meets_an_earlier_one_is_skipped_and_told() {
 async fn an_end_that_waits_in_the_backlog_comes_before_the_next_run() {
     let world = world("");
     let shard = world.start();
-    shard.settle().await;
+    shard.until_idle().await;
     world.clock.advance(6 * HOUR);
     fire(&world, &shard).await;
     let (_, item) = shard.outbox().await.remove(0);
@@ -214,7 +214,7 @@ async fn an_end_that_waits_in_the_backlog_comes_before_the_next_run() {
     shard.stop().await;
     world.clock.advance_wall(DAY);
     let shard = world.start();
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(
         runs(&world, "skipped_overlap"),
         0,
@@ -230,7 +230,7 @@ async fn an_end_that_waits_in_the_backlog_comes_before_the_next_run() {
 async fn queued_runs_follow_one_another_within_a_bound() {
     let world = world(", overlap: queue");
     let mut shard = world.start();
-    shard.settle().await;
+    shard.until_idle().await;
     world.clock.advance(6 * HOUR);
     fire(&world, &shard).await;
     for _ in 0..QUEUE_MAX + 2 {
@@ -254,7 +254,7 @@ async fn queued_runs_follow_one_another_within_a_bound() {
 async fn runs_that_are_allowed_to_overlap_are_not_waited_for() {
     let world = world(", overlap: allow");
     let shard = world.start();
-    shard.settle().await;
+    shard.until_idle().await;
     for _ in 0..2 {
         world.clock.advance(DAY);
         fire(&world, &shard).await;
@@ -269,7 +269,7 @@ async fn runs_that_are_allowed_to_overlap_are_not_waited_for() {
     shard
         .mail(Mail::Delivered(rows.iter().map(|(row, _)| *row).collect()))
         .await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(starts(&shard).await, [""; 0]);
     shard.stop().await;
 }
@@ -278,7 +278,7 @@ async fn runs_that_are_allowed_to_overlap_are_not_waited_for() {
 async fn after_an_outage(more: &str) -> (Vec<String>, u64) {
     let world = world(more);
     let shard = world.start();
-    shard.settle().await;
+    shard.until_idle().await;
     shard.stop().await;
     world.clock.advance_wall(3 * DAY);
     let shard = world.start();
@@ -319,7 +319,7 @@ async fn after_an_outage_none_the_last_or_all_of_the_missed_run() {
 async fn as_many_runs_wait_as_are_made_up() {
     let world = world(", catch_up: {max: 300}, overlap: queue");
     let shard = world.start();
-    shard.settle().await;
+    shard.until_idle().await;
     shard.stop().await;
     world.clock.advance_wall(310 * DAY);
     let shard = world.start();
@@ -341,14 +341,14 @@ async fn activate(shard: &Shard, definitions: Arc<DefinitionSet>) {
         })
         .await;
     answer.await.unwrap().unwrap();
-    shard.settle().await;
+    shard.until_idle().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn another_expression_counts_from_the_reload_on() {
     let world = world("");
     let shard = world.start();
-    shard.settle().await;
+    shard.until_idle().await;
     world.clock.advance(2 * HOUR);
     let other = |cron: &str| set_of(vec![compile(&nightly("").replace("0 6 * * *", cron))]);
     // Its time today is over.
@@ -371,7 +371,7 @@ async fn another_expression_counts_from_the_reload_on() {
 async fn what_was_missed_before_a_change_is_made_up_as_it_was_planned() {
     let mut world = world(", catch_up: all, overlap: allow");
     let shard = world.start();
-    shard.settle().await;
+    shard.until_idle().await;
     shard.stop().await;
     world.clock.advance_wall(2 * DAY);
     let changed = nightly(", catch_up: all, overlap: allow").replace("0 6", "0 12");
@@ -390,7 +390,7 @@ async fn what_was_missed_before_a_change_is_made_up_as_it_was_planned() {
 async fn a_saga_that_is_gone_starts_no_more_and_what_runs_is_still_known() {
     let world = world(", overlap: queue");
     let shard = world.start();
-    shard.settle().await;
+    shard.until_idle().await;
     world.clock.advance(DAY);
     fire(&world, &shard).await;
     world.clock.advance(DAY);
@@ -420,7 +420,7 @@ async fn tenants_have_schedules_of_their_own() {
     let mut world = world("");
     world.scheduled_tenants = vec![tenant("t1"), tenant("t2")];
     let shard = world.start();
-    shard.settle().await;
+    shard.until_idle().await;
     world.clock.advance(6 * HOUR);
     fire(&world, &shard).await;
     let rows = shard.outbox().await;
@@ -442,7 +442,7 @@ async fn tenants_have_schedules_of_their_own() {
     shard.stop().await;
     world.scheduled_tenants = vec![tenant("t2")];
     let shard = world.start();
-    shard.settle().await;
+    shard.until_idle().await;
     let kept = shard.handle.reader.schedules().unwrap();
     let next: Vec<_> = kept
         .iter()
@@ -460,7 +460,7 @@ async fn tenants_have_schedules_of_their_own() {
 async fn a_paused_schedule_skips_until_it_goes_on() {
     let world = world("");
     let mut shard = world.start();
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(pause(&shard, "t1", true).await, Ok(()));
     assert!(pause(&shard, "t2", true).await.is_err());
     shard.stop().await;
@@ -519,7 +519,7 @@ async fn the_address_of_a_schedule_is_no_instance() {
         }),
     };
     shard.deliver(CONTROLS, 1, vec![asks]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert!(shard.record(&list("@schedule")).is_none());
     assert!(shard.record(&schedule()).is_none());
     // Who asks for it is told.
@@ -533,7 +533,7 @@ async fn a_planned_time_that_killed_the_process_waits_for_an_operator_and_nothin
     for (decision, started) in [(Retry, &["2026-01-01T06:00:00Z"][..]), (Discard, &[])] {
         let world = world("");
         let shard = world.start();
-        shard.settle().await;
+        shard.until_idle().await;
         let at = row(&shard).next.unwrap().at;
         shard.stop().await;
         die_with(&world, &timer_input(schedule(), "schedule".to_owned(), at), 3);

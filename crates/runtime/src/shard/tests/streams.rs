@@ -16,7 +16,7 @@ async fn a_repetition_is_dropped_and_a_gap_is_refused_until_it_is_filled() {
     shard.deliver(EVENTS, 2, vec![added("a", 2, 1)]).await;
     shard.deliver(EVENTS, 4, vec![added("a", 4, 3)]).await;
     shard.deliver(EVENTS, 5, vec![added("a", 5, 4)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.items("a"), json!([1]));
     assert_eq!(shard.position(EVENTS), 2);
     let gap = Notice::Gap {
@@ -30,7 +30,7 @@ async fn a_repetition_is_dropped_and_a_gap_is_refused_until_it_is_filled() {
         .deliver_after(EVENTS, 2, 4, vec![added("a", 3, 2), added("a", 4, 3)])
         .await;
     shard.deliver(EVENTS, 5, vec![added("a", 5, 4)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.items("a"), json!([1, 2, 3, 4]));
     assert_eq!(shard.position(EVENTS), 5);
     shard.stop().await;
@@ -41,7 +41,7 @@ async fn a_delivery_is_never_split_over_commits() {
     let mut world = World::new();
     world.settings.batch_inputs = 2;
     let mut shard = world.start();
-    shard.settle().await;
+    shard.until_idle().await;
     let before = shard.handle.status.commits();
     let inputs = vec![
         opened("a", 1),
@@ -51,7 +51,7 @@ async fn a_delivery_is_never_split_over_commits() {
         added("a", 1, 3),
     ];
     shard.deliver(EVENTS, 1, inputs).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.handle.status.commits() - before, 1);
     // All inputs of one message have one position, and each is an input of its own.
     assert_eq!(shard.position(EVENTS), 1);
@@ -72,7 +72,7 @@ async fn two_inputs_of_one_instance_in_one_commit_are_applied_in_order() {
         added("a", 5, 3),
     ];
     shard.deliver_after(EVENTS, 0, 5, inputs).await;
-    shard.settle().await;
+    shard.until_idle().await;
     let ended = shard.ended(&list("a")).expect("it has ended");
     assert_eq!(ended.version, 4);
     assert_eq!(shard.items("a"), json!([1, 2]));
@@ -108,7 +108,7 @@ async fn a_shard_goes_on_where_it_stopped() {
     );
     shard.deliver(EVENTS, 2, vec![added("a", 2, 1)]).await;
     shard.deliver(EVENTS, 3, vec![added("a", 3, 2)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.items("a"), json!([1, 2]));
     shard.stop().await;
 }
@@ -117,7 +117,7 @@ async fn a_shard_goes_on_where_it_stopped() {
 async fn a_watermark_is_shown_once_it_is_durable_and_no_later_than_promised() {
     let world = World::new();
     let shard = world.start();
-    shard.settle().await;
+    shard.until_idle().await;
     let before = shard.handle.status.commits();
     shard.deliver(EVENTS, 7, Vec::new()).await;
     shard.deliver_after(EVENTS, 0, 7, Vec::new()).await;
@@ -191,7 +191,7 @@ async fn another_stream_under_the_same_name_a_rollback_and_lost_messages_halt() 
     world.streams[0].first_sequence = 51;
     let shard = world.start();
     shard.deliver_after(EVENTS, 50, 51, vec![added("a", 51, 1)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.items("a"), json!([1]));
     shard.stop().await;
 }
@@ -203,12 +203,12 @@ async fn a_late_duplicate_of_a_start_is_ignored_until_its_tombstone_expires() {
     shard.deliver(EVENTS, 1, vec![opened("a", 1)]).await;
     shard.deliver(EVENTS, 2, vec![named("a", "List.Closed", 2)]).await;
     shard.deliver(EVENTS, 3, vec![opened("a", 1)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert!(shard.record(&list("a")).is_none());
     let mut late = opened("a", 4);
     late.time = late.time.plus_ms(world.storage.keep_ended.as_i64() + 60_000);
     shard.deliver(EVENTS, 4, vec![late]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     let record = shard.record(&list("a")).expect("the key is free again");
     assert_eq!(record.generation, 2);
     shard.stop().await;

@@ -25,14 +25,14 @@ async fn a_due_timer_asks_for_a_barrier_and_fires_behind_it() {
     let world = World::new();
     let mut shard = world.start();
     shard.deliver(EVENTS, 1, vec![pay_opened("p", 1)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     world.clock.advance(MINUTE + Duration::from_millis(500));
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(next_notice(&mut shard).await, Notice::BarrierWanted { shard: 3 });
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.record(&pay("p")).unwrap().phase, Phase::Running);
     shard.barrier(world.clock.now()).await;
-    shard.settle().await;
+    shard.until_idle().await;
     let record = shard.record(&pay("p")).expect("its charge is still under way");
     assert_eq!(record.failure.as_ref().unwrap().code, "unpaid");
     let row = &shard.history(&pay("p"))[0];
@@ -47,19 +47,19 @@ async fn with_a_machine_whose_clock_is_ahead_no_timer_fires_before_a_barrier_has
     let world = World::new();
     let mut shard = world.start();
     shard.deliver(EVENTS, 1, vec![pay_opened("p", 1)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     let brokers_time = world.clock.now();
     world.clock.advance_wall(60 * MINUTE);
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(next_notice(&mut shard).await, Notice::BarrierWanted { shard: 3 });
     let due = pay_opened("p", 1).time.plus_ms(60_000);
     for as_of in [brokers_time, due.plus_ms(-1)] {
         shard.barrier(as_of).await;
-        shard.settle().await;
+        shard.until_idle().await;
         assert_eq!(world.metrics.timers_fired.get(), 0, "{as_of:?}");
     }
     shard.barrier(due).await;
-    shard.settle().await;
+    shard.until_idle().await;
     let record = shard.record(&pay("p")).expect("its charge is still under way");
     assert_eq!(record.failure.as_ref().expect("it has failed").code, "unpaid");
     assert!(!shard.history(&pay("p"))[0].late_source);
@@ -72,16 +72,16 @@ async fn timers_that_are_due_and_have_not_fired_are_counted() {
     let shard = world.start();
     let opened = (0..3).map(|number| pay_opened(&format!("p{number}"), 1));
     shard.deliver(EVENTS, 1, opened.collect()).await;
-    shard.settle().await;
+    shard.until_idle().await;
     let gauge = world.metrics.timers_overdue.with_label_values(&["3"]);
     assert_eq!(gauge.get(), 0);
     world.clock.advance(2 * MINUTE);
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(gauge.get(), 3, "no barrier covers them");
     shard.barrier(world.clock.now()).await;
-    shard.settle().await;
+    shard.until_idle().await;
     world.clock.advance(world.settings.sweep_every.duration());
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(gauge.get(), 0);
     shard.stop().await;
 }
@@ -95,11 +95,11 @@ async fn after_an_hour_of_outage_the_payment_in_the_backlog_comes_before_the_tim
     world.clock.advance_wall(60 * MINUTE);
     let mut shard = world.start();
     assert_eq!(next_notice(&mut shard).await, Notice::BarrierWanted { shard: 3 });
-    shard.settle().await;
+    shard.until_idle().await;
     let paid = event(pay("p"), "Pay.Settled", 2, &json!({"id": "p"}));
     shard.deliver(EVENTS, 2, vec![paid]).await;
     shard.barrier(world.clock.now()).await;
-    shard.settle().await;
+    shard.until_idle().await;
     let record = shard.record(&pay("p")).unwrap();
     assert_eq!((record.phase, record.timers.len()), (Phase::Running, 0));
     assert_eq!(world.metrics.timers_fired.get(), 0);
@@ -115,11 +115,11 @@ async fn a_barrier_behind_a_refused_delivery_does_not_count() {
     let paid = || event(pay("p"), "Pay.Settled", 3, &json!({"id": "p"}));
     shard.deliver_after(EVENTS, 2, 3, vec![paid()]).await;
     shard.barrier(world.clock.now()).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(world.metrics.timers_fired.get(), 0);
     shard.deliver_after(EVENTS, 1, 3, vec![paid()]).await;
     shard.barrier(world.clock.now()).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(world.metrics.timers_fired.get(), 0);
     assert_eq!(shard.record(&pay("p")).unwrap().timers.len(), 0);
     shard.stop().await;
@@ -131,12 +131,12 @@ async fn a_timer_whose_streams_stay_unreachable_fires_at_last_and_says_so() {
     let shard = world.start();
     shard.deliver(EVENTS, 1, vec![pay_opened("p", 1)]).await;
     world.clock.advance(2 * MINUTE);
-    shard.settle().await;
+    shard.until_idle().await;
     world.clock.advance(9 * MINUTE);
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(world.metrics.timers_fired.get(), 0);
     world.clock.advance(2 * MINUTE);
-    shard.settle().await;
+    shard.until_idle().await;
     assert!(shard.history(&pay("p"))[0].late_source);
     assert_eq!(world.metrics.timers_fired_late_source.get(), 1);
     shard.stop().await;
@@ -150,17 +150,17 @@ async fn a_backlog_of_timers_whose_streams_stay_unreachable_is_held_once() {
     let opened = (0..10).map(|number| pay_opened(&format!("p{number}"), 1));
     shard.deliver(EVENTS, 1, opened.collect()).await;
     world.clock.advance(2 * MINUTE);
-    shard.settle().await;
+    shard.until_idle().await;
     // One more becomes due while they are held, and waits as long as they do.
     shard.deliver(EVENTS, 2, vec![pay_opened("late", 300_000)]).await;
     world.clock.advance(11 * MINUTE);
     for _ in 0..3 {
-        shard.settle().await;
+        shard.until_idle().await;
     }
     assert_eq!(world.metrics.timers_fired_late_source.get(), 10);
     assert_eq!(shard.record(&pay("late")).unwrap().timers.len(), 1);
     world.clock.advance(5 * MINUTE);
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(world.metrics.timers_fired_late_source.get(), 11);
     shard.stop().await;
 }
@@ -177,7 +177,7 @@ async fn timers_wait_for_events_that_the_shard_itself_holds_back() {
     shard.deliver(EVENTS, 2, vec![paid]).await;
     for _ in 0..3 {
         world.clock.advance(11 * MINUTE);
-        shard.settle().await;
+        shard.until_idle().await;
     }
     assert_eq!(shard.position(EVENTS), 1, "the payment is held back");
     assert_eq!(world.metrics.timers_fired.get(), 0);
@@ -186,7 +186,7 @@ async fn timers_wait_for_events_that_the_shard_itself_holds_back() {
     let receipts = answers.map(|(_, item)| result(item, 1, &json!({"receipt": "r"})));
     shard.deliver(RESULTS, 1, receipts.collect()).await;
     shard.barrier(world.clock.now()).await;
-    shard.settle().await;
+    shard.until_idle().await;
     let record = shard.record(&pay("p")).unwrap();
     assert_eq!(
         (record.phase, record.timers.len()),
@@ -203,11 +203,11 @@ async fn a_barrier_that_is_ahead_of_the_clock_counts_up_to_now() {
     let world = World::new();
     let shard = world.start();
     shard.deliver(EVENTS, 1, vec![pay_opened("p", 1)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     world.clock.advance(MINUTE + Duration::from_millis(500));
-    shard.settle().await;
+    shard.until_idle().await;
     shard.barrier(world.clock.now().plus_ms(20)).await;
-    shard.settle().await;
+    shard.until_idle().await;
     let record = shard.record(&pay("p")).expect("its charge is still under way");
     assert_eq!(record.failure.as_ref().unwrap().code, "unpaid");
     shard.stop().await;
@@ -221,7 +221,7 @@ async fn a_backlog_of_timers_takes_half_a_commit_at_most() {
     let keys: Vec<String> = (0..10).map(|number| format!("p{number}")).collect();
     let inputs = keys.iter().map(|key| pay_opened(key, 1)).collect();
     shard.deliver(EVENTS, 1, inputs).await;
-    shard.settle().await;
+    shard.until_idle().await;
     world.clock.advance(2 * MINUTE);
     let commits = shard.handle.status.commits();
     shard.barrier(world.clock.now()).await;
@@ -233,13 +233,13 @@ async fn a_backlog_of_timers_takes_half_a_commit_at_most() {
     tokio::time::timeout(Duration::from_secs(20), all)
         .await
         .expect("all fire");
-    shard.settle().await;
+    shard.until_idle().await;
     assert!(shard.handle.status.commits() - commits >= 3);
     shard.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_timer_of_a_parked_instance_waits_its_turn() {
+async fn a_timer_of_a_blocked_instance_waits_its_turn() {
     let source = super::world::PAY.replace("set: {paid: true}", "set: {paid: '${100 / event.data.by == 1}'}");
     let mut world = World::new();
     world.definitions = super::world::set_of(vec![super::world::compile(&source)]);
@@ -249,7 +249,7 @@ async fn a_timer_of_a_parked_instance_waits_its_turn() {
     shard.deliver(EVENTS, 2, vec![bad]).await;
     world.clock.advance(2 * MINUTE);
     shard.barrier(world.clock.now()).await;
-    shard.settle().await;
+    shard.until_idle().await;
     let (behind, rows) = shard.handle.reader.inbox(&pay("p"), 10).unwrap();
     assert!(behind.is_some());
     let [(_, row)] = rows.as_slice() else {

@@ -30,7 +30,7 @@ async fn a_running_instance_keeps_its_version_which_is_forgotten_when_nobody_ref
     let (old, new) = (compile(LIST).hash, tens().hash);
     let shard = world.start();
     shard.deliver(EVENTS, 1, vec![opened("a", 1)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     shard.stop().await;
     world.definitions = Arc::new(DefinitionSet::new(
         vec![Arc::new(tens())],
@@ -44,7 +44,7 @@ async fn a_running_instance_keeps_its_version_which_is_forgotten_when_nobody_ref
             vec![added("a", 2, 1), opened("b", 2), added("b", 2, 1)],
         )
         .await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!((shard.items("a"), shard.items("b")), (json!([1]), json!([10])));
     assert_eq!(
         uses(&shard, old),
@@ -64,7 +64,7 @@ async fn a_running_instance_keeps_its_version_which_is_forgotten_when_nobody_ref
     );
 
     shard.deliver(EVENTS, 3, vec![named("a", "List.Closed", 3)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(
         uses(&shard, old),
         Some(Uses {
@@ -77,7 +77,7 @@ async fn a_running_instance_keeps_its_version_which_is_forgotten_when_nobody_ref
     // The newer end takes the place of the older one, and with it goes the last who refers to its version.
     shard.deliver(EVENTS, 4, vec![named("b", "List.Closed", 4)]).await;
     shard.deliver(EVENTS, 5, vec![opened("c", 5)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(uses(&shard, old), None);
     assert_eq!(
         uses(&shard, new),
@@ -95,7 +95,7 @@ async fn what_waits_for_a_definition_is_applied_in_order_once_it_is_there() {
     let mut world = World::new();
     let shard = world.start();
     shard.deliver(EVENTS, 1, vec![opened("a", 1)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     shard.stop().await;
     let with_list = std::mem::replace(&mut world.definitions, set_of(vec![tens()]));
     let shard = world.start();
@@ -103,14 +103,14 @@ async fn what_waits_for_a_definition_is_applied_in_order_once_it_is_there() {
         .map(|n| added("a", n, i64::try_from(n).unwrap()))
         .collect();
     shard.deliver_after(EVENTS, 1, 5, inputs).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.handle.status.instances_unversioned(), 1);
     assert_eq!(shard.dead_letters(), []);
     shard.stop().await;
     world.definitions = with_list;
     let shard = world.start();
     shard.deliver_after(EVENTS, 5, 6, vec![added("a", 6, 6)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.items("a"), json!([2, 3, 4, 6]));
     assert_eq!(shard.handle.status.instances_unversioned(), 0);
     shard.stop().await;
@@ -121,7 +121,7 @@ async fn the_version_of_an_instance_has_the_last_word_about_its_key() {
     let mut world = World::new();
     let shard = world.start();
     shard.deliver(EVENTS, 1, vec![opened("a", 1)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     shard.stop().await;
     // The newer version finds its instances by another field.
     let source = LIST.replace("event.data.list", "event.data.other");
@@ -148,7 +148,7 @@ async fn the_version_of_an_instance_has_the_last_word_about_its_key() {
     let start = |key: &str| event(list(key), "List.Opened", 4, &opens);
     shard.deliver(EVENTS, 4, vec![start("d"), start("e")]).await;
     shard.deliver(CONTROLS, 1, Vec::new()).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.items("a"), json!([1]));
     assert!(
         shard.record(&list("d")).is_none(),

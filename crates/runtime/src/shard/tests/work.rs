@@ -27,7 +27,7 @@ fn encoded(row: WorkRef) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn work_is_released_once_and_settled_with_its_result() {
+async fn work_is_released_once_and_completed_with_its_result() {
     let world = World::new();
     let mut shard = world.start();
     shard.deliver(EVENTS, 1, vec![pay_opened("p", 1)]).await;
@@ -39,11 +39,11 @@ async fn work_is_released_once_and_settled_with_its_result() {
     let receipt = result(&rows[0].1, 1, &json!({"receipt": "r"}));
     shard.deliver(RESULTS, 1, vec![receipt.clone()]).await;
     assert_eq!(shard.outbox().await, []);
-    assert_eq!(shard.drain_released()[0].settled, [rows[0].0]);
+    assert_eq!(shard.drain_released()[0].completed, [rows[0].0]);
     assert!(shard.ended(&pay("p")).is_some());
     // The sweeper may find the same result again.
     shard.deliver(RESULTS, 2, vec![receipt]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.dead_letters(), []);
     shard.stop().await;
 }
@@ -74,7 +74,10 @@ async fn a_result_of_this_process_is_applied_and_put_into_the_outbox_in_one_comm
     assert_eq!(rows[0].1, publish);
     let released = shard.drain_released();
     assert_eq!(released.len(), 1, "one commit");
-    assert_eq!((&released[0].settled[..], &released[0].work), (&[row][..], &rows));
+    assert_eq!(
+        (&released[0].completed[..], &released[0].work),
+        (&[row][..], &rows)
+    );
     shard.stop().await;
     let after = world.start();
     assert_eq!(after.outbox().await, rows, "it is not lost");
@@ -108,7 +111,7 @@ async fn a_release_that_finds_no_room_is_told_and_can_be_asked_for() {
         shard
             .deliver(EVENTS, sequence, vec![pay_opened(&key, sequence)])
             .await;
-        shard.settle().await;
+        shard.until_idle().await;
     }
     assert!(shard.handle.status.take_spilled());
     assert!(!shard.handle.status.take_spilled());
@@ -185,7 +188,7 @@ async fn overdue_work_is_reported_and_then_left_alone_for_a_while() {
     let mut reports = Vec::new();
     for _ in 0..12 {
         world.clock.advance(look);
-        shard.settle().await;
+        shard.until_idle().await;
         let found: Vec<_> = shard
             .drain_released()
             .into_iter()
@@ -215,13 +218,13 @@ async fn a_full_outbox_holds_back_domain_events_and_nothing_else() {
     let (_, item) = shard.outbox().await.remove(0);
     shard.deliver(EVENTS, 2, vec![added("a", 2, 2)]).await;
     shard.deliver(EVENTS, 3, vec![added("a", 3, 3)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.items("a"), json!([]));
     assert_eq!(shard.position(EVENTS), 1);
     shard
         .deliver(RESULTS, 1, vec![result(&item, 1, &json!({"receipt": "r"}))])
         .await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.items("a"), json!([2, 3]));
     assert_eq!(shard.position(EVENTS), 3);
     assert!(shard.noticed.try_recv().is_err(), "nothing was refused");
@@ -255,12 +258,12 @@ async fn rows_that_wait_for_another_saga_to_end_hold_back_no_events() {
     let (row, item) = shard.outbox().await.remove(0);
     assert!(item.kind.awaits_saga(), "{item:?}");
     shard.deliver(EVENTS, 2, vec![added("a", 2, 2)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.items("a"), json!([2]));
     shard.stop().await;
     let shard = world.start();
     shard.deliver(EVENTS, 3, vec![added("a", 3, 3)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.items("a"), json!([2, 3]), "also in the next life");
     shard
         .deliver(RESULTS, 1, vec![result(&item, 1, &json!({}))])
@@ -290,12 +293,12 @@ async fn events_beyond_what_can_be_held_are_fed_again_when_there_is_room() {
             .deliver(EVENTS, sequence, vec![added("a", sequence, n)])
             .await;
     }
-    shard.settle().await;
+    shard.until_idle().await;
     assert!(shard.noticed.try_recv().is_err(), "no use before there is room");
     shard
         .deliver(RESULTS, 1, vec![result(&item, 1, &json!({"receipt": "r"}))])
         .await;
-    shard.settle().await;
+    shard.until_idle().await;
     let gap = Notice::Gap {
         shard: 3,
         stream: EVENTS,
@@ -306,7 +309,7 @@ async fn events_beyond_what_can_be_held_are_fed_again_when_there_is_room() {
     shard
         .deliver_after(EVENTS, 2, 4, vec![added("a", 3, 3), added("a", 4, 4)])
         .await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.items("a"), json!([2, 3, 4]));
     shard.stop().await;
 }
@@ -318,7 +321,7 @@ async fn call_begins(shard: &super::world::Shard, row: WorkRef) -> Result<(), Re
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_call_that_begins_is_known_to_the_next_life_until_its_row_is_settled_or_it_was_not_made() {
+async fn a_call_that_begins_is_known_to_the_next_life_until_its_row_is_completed_or_it_was_not_made() {
     let world = World::new();
     let shard = world.start();
     let opened: Vec<_> = (1..=3).map(|n| pay_opened(&format!("p-{n}"), n)).collect();
@@ -334,7 +337,7 @@ async fn a_call_that_begins_is_known_to_the_next_life_until_its_row_is_settled_o
     shard.outbox().await;
     assert!(
         call_begins(&shard, third).await.is_err(),
-        "a settled row needs no call"
+        "a completed row needs no call"
     );
     shard.stop().await;
     let shard = world.start();
@@ -349,12 +352,12 @@ async fn a_stop_in_order_tells_which_calls_may_have_been_made_and_that_no_other_
     let three = ["p", "q", "r"].map(|key| pay_opened(key, 1));
     shard.deliver(EVENTS, 1, three.to_vec()).await;
     let rows = shard.outbox().await;
-    let [settled, cut_off, waits] = [0, 1, 2].map(|n| rows[n].0);
-    shard.handle.relayed.calls(settled);
+    let [completed, cut_off, waits] = [0, 1, 2].map(|n| rows[n].0);
+    shard.handle.relayed.calls(completed);
     shard.handle.relayed.calls(cut_off);
     let receipt = result(&rows[0].1, 1, &json!({"receipt": "r"}));
     shard.deliver(RESULTS, 1, vec![receipt]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     assert_eq!(shard.handle.relayed.called(), BTreeSet::from([cut_off]));
     shard.stop().await;
     let shard = world.start();
@@ -375,7 +378,7 @@ async fn a_stop_in_order_tells_which_calls_may_have_been_made_and_that_no_other_
     let unknown = shard.handle.maybe_called;
     assert_eq!(unknown, shard.handle.began_after);
     shard.deliver(EVENTS, 2, vec![pay_opened("s", 2)]).await;
-    shard.settle().await;
+    shard.until_idle().await;
     shard.stop().await;
     let shard = world.start();
     assert!(shard.handle.began_after > unknown);

@@ -406,7 +406,7 @@ impl Shard {
 
     /// Waits until everything that was mailed before is committed, and the timers that became known by it were
     /// looked at.
-    pub async fn settle(&self) {
+    pub async fn until_idle(&self) {
         self.outbox().await;
         self.outbox().await;
     }

@@ -224,13 +224,13 @@ fn settings_that_contradict_themselves_are_refused() {
         ("{by: category, categories: {a: []}}", "category a has no effects"),
         (
             "{by: category, categories: {A: [b]}}",
-            "category \"A\" is no name",
+            "category \"A\" is not a name",
         ),
         (
             "{by: category, categories: {a: [c], b: [c]}}",
             "effect c is listed twice",
         ),
-        ("bind: {a: b.c}", "bind.a: \"b.c\" is no name"),
+        ("bind: {a: b.c}", "bind.a: \"b.c\" is not a name"),
         ("bind: {a: x, b: x}", "consumer x is bound twice"),
         ("by: saga", "unknown variant"),
     ] {

@@ -50,7 +50,11 @@ pub fn check(
         };
         let message = format!("what \"{title}\" has done stays done when {when}{others}");
         findings
-            .warning(codes::LEFT_DONE, outline[*index].entry.key_span.clone(), message)
+            .warning(
+                codes::UNCOMPENSATED,
+                outline[*index].entry.key_span.clone(),
+                message,
+            )
             .help(Some(
                 "say under \"compensate\" how it is undone, or \"compensate: none\" if it may stay done"
                     .to_owned(),

@@ -26,7 +26,7 @@ const BUFFER: usize = 1_024;
 type Name = (TenantId, CommandId);
 
 /// What this worker knows of commands that were taken back.
-pub struct Recalls {
+pub struct Cancellations {
     state: Mutex<State>,
     current: Current,
 }
@@ -65,8 +65,8 @@ impl Current {
 
 struct State {
     known: Known,
-    /// Commands that this worker has in hand.
-    in_hand: HashMap<Name, InHand>,
+    /// Commands that this worker has in progress.
+    held: HashMap<Name, HeldCommand>,
 }
 
 /// The newest commands that were taken back, in the order of the stream.
@@ -93,14 +93,14 @@ impl Known {
     }
 }
 
-/// A command in hand. A second delivery of it may have come before the first one was through.
+/// A command in progress. A second delivery of it may have come before the first one was through.
 #[derive(Default)]
-struct InHand {
+struct HeldCommand {
     deliveries: usize,
-    recalled: CancellationToken,
+    cancelled: CancellationToken,
 }
 
-impl Recalls {
+impl Cancellations {
     /// Remembers the newest `known_max`.
     pub fn new(known_max: u64) -> Self {
         let known = Known {
@@ -112,27 +112,27 @@ impl Recalls {
         Self {
             state: Mutex::new(State {
                 known,
-                in_hand: HashMap::new(),
+                held: HashMap::new(),
             }),
             current: Current::default(),
         }
     }
 
-    /// Watches a command while it is in hand. `sequence` is that of its message; a message that takes it back is younger.
+    /// Watches a command while it is in progress. `sequence` is that of its message; a message that takes it back is younger.
     pub fn watch(self: &Arc<Self>, name: Name, sequence: u64) -> Watch {
         let (token, forgotten) = {
             let mut state = self.lock();
             let is_known = state.known.names.contains(&name);
             let forgotten = !is_known && sequence <= state.known.forgotten;
-            let command = state.in_hand.entry(name.clone()).or_default();
+            let command = state.held.entry(name.clone()).or_default();
             command.deliveries += 1;
             if is_known {
-                command.recalled.cancel();
+                command.cancelled.cancel();
             }
-            (command.recalled.clone(), forgotten)
+            (command.cancelled.clone(), forgotten)
         };
         Watch {
-            recalls: Arc::clone(self),
+            cancellations: Arc::clone(self),
             name,
             token,
             forgotten,
@@ -148,11 +148,11 @@ impl Recalls {
         let _ = tokio::time::timeout(patience, self.current.reached()).await;
     }
 
-    fn recall(&self, name: &Name, sequence: u64) {
+    fn cancel(&self, name: &Name, sequence: u64) {
         let mut state = self.lock();
         state.known.insert(name, sequence);
-        if let Some(command) = state.in_hand.get(name) {
-            command.recalled.cancel();
+        if let Some(command) = state.held.get(name) {
+            command.cancelled.cancel();
         }
     }
 
@@ -161,17 +161,19 @@ impl Recalls {
     }
 
     fn hear(&self, message: &Message, tenancy: Tenancy) {
-        if let Ok(Subject::EffectRecall { tenant, command, .. }) = Subject::parse(&message.subject, tenancy) {
-            self.recall(&(tenant, command), message.stream_sequence);
+        if let Ok(Subject::EffectCancellation { tenant, command, .. }) =
+            Subject::parse(&message.subject, tenancy)
+        {
+            self.cancel(&(tenant, command), message.stream_sequence);
         } else {
             tracing::warn!(subject = ?message.subject, "not a cancellation subject");
         }
     }
 }
 
-/// One command in hand.
+/// One command in progress.
 pub struct Watch {
-    recalls: Arc<Recalls>,
+    cancellations: Arc<Cancellations>,
     name: Name,
     token: CancellationToken,
     /// It may have been taken back by a message that was forgotten.
@@ -179,13 +181,13 @@ pub struct Watch {
 }
 
 impl Watch {
-    pub fn is_recalled(&self) -> bool {
+    pub fn is_cancelled(&self) -> bool {
         self.token.is_cancelled()
     }
 
     /// Whether the command may have been taken back by a message that was not heard or was forgotten.
     pub fn is_unsure(&self) -> bool {
-        !self.is_recalled() && (self.forgotten || !self.recalls.current.get())
+        !self.is_cancelled() && (self.forgotten || !self.cancellations.current.get())
     }
 
     /// Asks the broker whether the command was taken back.
@@ -196,13 +198,13 @@ impl Watch {
         effect: &EffectName,
     ) -> Result<(), BrokerError> {
         let (tenant, command) = self.name.clone();
-        let subject = Subject::EffectRecall {
+        let subject = Subject::EffectCancellation {
             tenant,
             effect: effect.clone(),
             command,
         };
         if let Some(stored) = broker.last_by_subject(stream, &subject.render()).await? {
-            self.recalls.recall(&self.name, stored.sequence);
+            self.cancellations.cancel(&self.name, stored.sequence);
         }
         Ok(())
     }
@@ -211,15 +213,15 @@ impl Watch {
     ///
     /// # Cancel safety
     /// Safe.
-    pub async fn recalled(&self) {
+    pub async fn cancelled(&self) {
         self.token.cancelled().await;
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let mut state = self.recalls.lock();
-        if let Entry::Occupied(mut command) = state.in_hand.entry(self.name.clone()) {
+        let mut state = self.cancellations.lock();
+        if let Entry::Occupied(mut command) = state.held.entry(self.name.clone()) {
             command.get_mut().deliveries -= 1;
             if command.get().deliveries == 0 {
                 command.remove();
@@ -240,9 +242,9 @@ pub struct Source {
 }
 
 /// Hears what is taken back, and all that the stream still has of it, until `stopping`.
-pub async fn follow(recalls: Arc<Recalls>, source: &Source, stopping: CancellationToken) {
+pub async fn follow(cancellations: Arc<Cancellations>, source: &Source, stopping: CancellationToken) {
     // Where it is begun again after a panic, nothing was heard meanwhile.
-    recalls.current.set(false);
+    cancellations.current.set(false);
     let mut next = None;
     let mut delay = REOPEN_FIRST;
     loop {
@@ -250,12 +252,12 @@ pub async fn follow(recalls: Arc<Recalls>, source: &Source, stopping: Cancellati
         let reason = tokio::select! {
             biased;
             () = stopping.cancelled() => return,
-            ended = hear_all(&recalls, source, &mut next, &mut delay) => match ended {
+            ended = hear_all(&cancellations, source, &mut next, &mut delay) => match ended {
                 Ok(ReaderBroken(reason)) => reason,
                 Err(error) => error.to_string(),
             },
         };
-        recalls.current.set(false);
+        cancellations.current.set(false);
         tracing::debug!(reason, "cannot read cancellations; retrying");
         tokio::select! {
             biased;
@@ -269,7 +271,7 @@ pub async fn follow(recalls: Arc<Recalls>, source: &Source, stopping: Cancellati
 
 /// Reads from `next` on until the reader breaks.
 async fn hear_all(
-    recalls: &Recalls,
+    cancellations: &Cancellations,
     source: &Source,
     next: &mut Option<u64>,
     delay: &mut Duration,
@@ -282,7 +284,7 @@ async fn hear_all(
         .broker
         .reader(ReaderSpec {
             stream: source.stream.clone(),
-            filters: vec![subject::filter(source.tenancy, None, "effect_recall", None)],
+            filters: vec![subject::filter(source.tenancy, None, "effect_cancel", None)],
             start_sequence: start,
             name: format!(
                 "{}-{}",
@@ -299,13 +301,13 @@ async fn hear_all(
             Ok(Some(message)) => message,
             Ok(None) => {
                 *delay = REOPEN_FIRST;
-                recalls.current.set(true);
+                cancellations.current.set(true);
                 continue;
             }
             Err(broken) => return Ok(broken),
         };
         *delay = REOPEN_FIRST;
-        recalls.hear(&message, source.tenancy);
+        cancellations.hear(&message, source.tenancy);
         heard = message.stream_sequence;
         *next = Some(heard + 1);
     }
@@ -359,50 +361,56 @@ mod tests {
     }
 
     #[test]
-    fn a_recall_is_heard_before_and_while_a_command_is_in_hand_and_only_by_it() {
-        let recalls = Arc::new(Recalls::new(8));
-        let (first, other) = (recalls.watch(name(1), 1), recalls.watch(name(2), 2));
-        assert!(!first.is_recalled());
-        recalls.recall(&name(1), 9);
-        assert!(first.is_recalled() && !other.is_recalled());
+    fn a_cancellation_is_heard_before_and_while_a_command_is_in_progress_and_only_by_it() {
+        let cancellations = Arc::new(Cancellations::new(8));
+        let (first, other) = (cancellations.watch(name(1), 1), cancellations.watch(name(2), 2));
+        assert!(!first.is_cancelled());
+        cancellations.cancel(&name(1), 9);
+        assert!(first.is_cancelled() && !other.is_cancelled());
         drop((first, other));
         assert!(
-            recalls.lock().in_hand.is_empty(),
+            cancellations.lock().held.is_empty(),
             "nothing is kept of what is over"
         );
-        assert!(recalls.watch(name(1), 1).is_recalled());
+        assert!(cancellations.watch(name(1), 1).is_cancelled());
         let stranger = (TenantId::parse("other").expect("legal"), name(1).1);
-        assert!(!recalls.watch(stranger, 1).is_recalled());
+        assert!(!cancellations.watch(stranger, 1).is_cancelled());
     }
 
     #[test]
-    fn a_second_delivery_that_is_over_leaves_the_first_in_hand() {
-        let recalls = Arc::new(Recalls::new(8));
-        let (first, second) = (recalls.watch(name(1), 1), recalls.watch(name(1), 1));
+    fn a_second_delivery_that_is_over_leaves_the_first_in_progress() {
+        let cancellations = Arc::new(Cancellations::new(8));
+        let (first, second) = (cancellations.watch(name(1), 1), cancellations.watch(name(1), 1));
         drop(second);
-        recalls.recall(&name(1), 9);
-        assert!(first.is_recalled());
+        cancellations.cancel(&name(1), 9);
+        assert!(first.is_cancelled());
         drop(first);
-        assert!(recalls.lock().in_hand.is_empty());
+        assert!(cancellations.lock().held.is_empty());
     }
 
     #[test]
     fn what_was_forgotten_for_want_of_room_leaves_only_older_commands_unsure() {
-        let recalls = Arc::new(Recalls::new(2));
-        assert!(recalls.watch(name(7), 7).is_unsure(), "nothing was heard yet");
-        recalls.current.set(true);
-        for n in 1..=3 {
-            recalls.recall(&name(n), 10 + u64::try_from(n).expect("small"));
-        }
-        let (forgotten, known) = (recalls.watch(name(1), 1), recalls.watch(name(2), 2));
-        assert!(forgotten.is_unsure() && !forgotten.is_recalled());
-        assert!(known.is_recalled() && !known.is_unsure());
-        assert!(recalls.watch(name(11), 11).is_unsure());
+        let cancellations = Arc::new(Cancellations::new(2));
         assert!(
-            !recalls.watch(name(12), 12).is_unsure(),
+            cancellations.watch(name(7), 7).is_unsure(),
+            "nothing was heard yet"
+        );
+        cancellations.current.set(true);
+        for n in 1..=3 {
+            cancellations.cancel(&name(n), 10 + u64::try_from(n).expect("small"));
+        }
+        let (forgotten, known) = (cancellations.watch(name(1), 1), cancellations.watch(name(2), 2));
+        assert!(forgotten.is_unsure() && !forgotten.is_cancelled());
+        assert!(known.is_cancelled() && !known.is_unsure());
+        assert!(cancellations.watch(name(11), 11).is_unsure());
+        assert!(
+            !cancellations.watch(name(12), 12).is_unsure(),
             "younger than what was forgotten"
         );
-        recalls.current.set(false);
-        assert!(recalls.watch(name(12), 12).is_unsure(), "the reader is lost");
+        cancellations.current.set(false);
+        assert!(
+            cancellations.watch(name(12), 12).is_unsure(),
+            "the reader is lost"
+        );
     }
 }

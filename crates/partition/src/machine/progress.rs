@@ -21,14 +21,14 @@ pub enum Acceptance {
 
 /// Up to where each stream was taken, committed or not.
 #[derive(Debug)]
-pub struct Lanes {
+pub struct StreamProgress {
     taken: [u64; 3],
     refusing: [bool; 3],
     /// What was routed by definitions of before these may lack what concerns a saga.
     routed_by: [u64; 3],
 }
 
-impl Lanes {
+impl StreamProgress {
     pub const fn new(positions: [u64; 3]) -> Self {
         Self {
             taken: positions,
@@ -64,7 +64,7 @@ impl Lanes {
         Acceptance::Fits
     }
 
-    /// An operator has settled from where on a stream is taken.
+    /// An operator has decided from where on a stream is taken.
     pub const fn moved(&mut self, stream: SourceStream, position: u64) {
         self.taken[stream.index()] = position;
         self.refusing[stream.index()] = false;
@@ -178,16 +178,16 @@ mod tests {
 
     #[test]
     fn only_what_joins_on_is_taken_and_a_gap_is_news_once() {
-        let mut lanes = Lanes::new([5, 0, 0]);
-        assert_eq!(lanes.offer(&delivery(3, 5)), Acceptance::Repeated);
-        assert_eq!(lanes.offer(&delivery(6, 7)), Acceptance::Gap { news: true });
-        assert_eq!(lanes.offer(&delivery(7, 9)), Acceptance::Gap { news: false });
-        assert!(lanes.refuses(SourceStream::AggregateEvents));
-        assert!(!lanes.refuses(SourceStream::WorkflowEvents));
-        assert_eq!(lanes.offer(&delivery(5, 7)), Acceptance::Fits);
-        assert!(!lanes.refuses(SourceStream::AggregateEvents));
-        assert_eq!(lanes.offer(&delivery(9, 10)), Acceptance::Gap { news: true });
-        assert_eq!(lanes.taken(SourceStream::AggregateEvents), 7);
+        let mut progress = StreamProgress::new([5, 0, 0]);
+        assert_eq!(progress.offer(&delivery(3, 5)), Acceptance::Repeated);
+        assert_eq!(progress.offer(&delivery(6, 7)), Acceptance::Gap { news: true });
+        assert_eq!(progress.offer(&delivery(7, 9)), Acceptance::Gap { news: false });
+        assert!(progress.refuses(SourceStream::AggregateEvents));
+        assert!(!progress.refuses(SourceStream::WorkflowEvents));
+        assert_eq!(progress.offer(&delivery(5, 7)), Acceptance::Fits);
+        assert!(!progress.refuses(SourceStream::AggregateEvents));
+        assert_eq!(progress.offer(&delivery(9, 10)), Acceptance::Gap { news: true });
+        assert_eq!(progress.taken(SourceStream::AggregateEvents), 7);
     }
 
     #[test]
@@ -196,53 +196,56 @@ mod tests {
             routed_by,
             ..delivery(after, sequence)
         };
-        let mut lanes = Lanes::new([5, 0, 0]);
+        let mut progress = StreamProgress::new([5, 0, 0]);
         assert!(
-            !lanes.rerouted(EVENTS, 5, 1),
+            !progress.rerouted(EVENTS, 5, 1),
             "nothing was taken that is not applied"
         );
-        assert_eq!(lanes.offer(&routed(3, 5, 0)), Acceptance::Repeated);
-        assert_eq!(lanes.offer(&routed(5, 6, 0)), Acceptance::Gap { news: true });
-        assert_eq!(lanes.offer(&routed(6, 7, 0)), Acceptance::Gap { news: false });
-        assert_eq!(lanes.offer(&routed(5, 6, 1)), Acceptance::Fits);
-        assert_eq!(lanes.offer(&routed(6, 8, 1)), Acceptance::Fits);
-        assert!(lanes.rerouted(EVENTS, 6, 2), "8 was taken and is not applied");
-        assert!(lanes.refuses(SourceStream::AggregateEvents));
-        assert_eq!(lanes.offer(&routed(8, 9, 2)), Acceptance::Gap { news: false });
-        assert_eq!(lanes.offer(&routed(6, 9, 2)), Acceptance::Fits);
+        assert_eq!(progress.offer(&routed(3, 5, 0)), Acceptance::Repeated);
+        assert_eq!(progress.offer(&routed(5, 6, 0)), Acceptance::Gap { news: true });
+        assert_eq!(progress.offer(&routed(6, 7, 0)), Acceptance::Gap { news: false });
+        assert_eq!(progress.offer(&routed(5, 6, 1)), Acceptance::Fits);
+        assert_eq!(progress.offer(&routed(6, 8, 1)), Acceptance::Fits);
+        assert!(progress.rerouted(EVENTS, 6, 2), "8 was taken and is not applied");
+        assert!(progress.refuses(SourceStream::AggregateEvents));
+        assert_eq!(progress.offer(&routed(8, 9, 2)), Acceptance::Gap { news: false });
+        assert_eq!(progress.offer(&routed(6, 9, 2)), Acceptance::Fits);
         let result = Delivery {
             stream: SourceStream::WorkflowEvents,
             ..delivery(0, 1)
         };
         assert_eq!(
-            lanes.offer(&result),
+            progress.offer(&result),
             Acceptance::Fits,
             "nothing more is heard of that stream"
         );
-        assert!(lanes.rerouted(result.stream, 0, 3));
-        assert_eq!(lanes.offer(&result), Acceptance::Gap { news: false });
+        assert!(progress.rerouted(result.stream, 0, 3));
+        assert_eq!(progress.offer(&result), Acceptance::Gap { news: false });
         let result = Delivery {
             routed_by: 3,
             ..result
         };
-        assert_eq!(lanes.offer(&result), Acceptance::Fits);
+        assert_eq!(progress.offer(&result), Acceptance::Fits);
     }
 
     #[test]
     fn what_was_refused_for_want_of_room_stays_missing_when_definitions_change() {
-        let mut lanes = Lanes::new([5, 0, 0]);
-        lanes.refuse(EVENTS);
+        let mut progress = StreamProgress::new([5, 0, 0]);
+        progress.refuse(EVENTS);
         assert!(
-            lanes.rerouted(EVENTS, 5, 1),
+            progress.rerouted(EVENTS, 5, 1),
             "what lies behind 5 was refused, and is to be fed again"
         );
-        assert!(lanes.refuses(EVENTS), "its barriers do not count until it comes");
+        assert!(
+            progress.refuses(EVENTS),
+            "its barriers do not count until it comes"
+        );
         let again = Delivery {
             routed_by: 1,
             ..delivery(5, 6)
         };
-        assert_eq!(lanes.offer(&again), Acceptance::Fits);
-        assert!(!lanes.refuses(EVENTS));
+        assert_eq!(progress.offer(&again), Acceptance::Fits);
+        assert!(!progress.refuses(EVENTS));
     }
 
     #[test]

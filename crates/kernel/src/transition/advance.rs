@@ -1,14 +1,14 @@
-//! The settle loop, which starts what can start, and the end of an instance.
+//! The advance loop, which starts what can start, and the end of an instance.
 
 use std::ops::Range;
 
 use saga_runner_language::definition::Definition;
 use saga_runner_language::definition::model::{Action, Step};
 
+use super::cancellations;
 use super::failure::{self, Cause};
 use super::joins::{self, Standing};
 use super::place::Place;
-use super::recalls;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
@@ -29,12 +29,12 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Does what follows every input that was applied: settle, cancel timers, end.
+    /// Does what follows every input that was applied: advance, cancel timers, end.
     pub(super) fn conclude(mut self, outcome: Outcome) -> Result<Patch, Rejection> {
         if self.record.phase == Phase::Running {
             // Before anything starts that would be given up at once.
             cancel(&mut self)?;
-            settle(&mut self)?;
+            advance(&mut self)?;
             cancel(&mut self)?;
             timers::cancel(&mut self)?;
         }
@@ -50,9 +50,9 @@ impl Run<'_> {
         if children::begin_undo(&mut self)? {
             end(&mut self)?;
         }
-        recalls::children(&mut self)?;
+        cancellations::children(&mut self)?;
         children::report(&mut self)?;
-        recalls::effects(&mut self)?;
+        cancellations::effects(&mut self)?;
         self.finish(outcome)
     }
 }
@@ -72,7 +72,7 @@ fn cancel(run: &mut Run<'_>) -> Result<(), Rejection> {
 
 /// Starts every pending step whose needs are met, and leads groups on, until nothing changes. A step leaves
 /// `pending` once in a turn of the loops around it, and the turns of one input are bounded, so this ends.
-fn settle(run: &mut Run<'_>) -> Result<(), Rejection> {
+fn advance(run: &mut Run<'_>) -> Result<(), Rejection> {
     let steps = u16::try_from(run.ground.definition.steps.len()).unwrap_or(u16::MAX);
     while run.is_running() && frame(run, 0..steps, None)? {}
     Ok(())

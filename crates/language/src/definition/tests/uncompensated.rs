@@ -33,7 +33,7 @@ fn told(steps: &str) -> Vec<String> {
     let about = loaded
         .diagnostics
         .iter()
-        .filter(|found| found.code == codes::LEFT_DONE);
+        .filter(|found| found.code == codes::UNCOMPENSATED);
     let short = |message: &str| {
         let message = message.strip_prefix("what \"").expect("the usual words");
         message.replacen("\" has done stays done when ", ": ", 1)
@@ -145,7 +145,7 @@ fn whoever_says_that_it_is_meant_or_how_it_is_undone_is_left_alone() {
 }
 
 #[test]
-fn what_cannot_be_left_done_is_not_told() {
+fn what_cannot_be_compensated_is_not_warned_about() {
     for steps in [
         // The last ones.
         "  a: {effect: do}\n",

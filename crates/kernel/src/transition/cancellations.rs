@@ -21,7 +21,7 @@ use crate::work::WorkKind;
 pub(super) fn children(run: &mut Run<'_>) -> Result<(), Rejection> {
     let of_sagas = |action: &Action| matches!(action, Action::Saga(_));
     for stray in fresh(run, of_sagas) {
-        children::recall(run, stray.step, stray.input.as_ref())?;
+        children::cancel(run, stray.step, stray.input.as_ref())?;
     }
     Ok(())
 }
@@ -36,11 +36,11 @@ pub(super) fn effects(run: &mut Run<'_>) -> Result<(), Rejection> {
         let Action::Effect { effect, .. } = &step.action else {
             continue;
         };
-        let kind = WorkKind::Recall {
+        let kind = WorkKind::Cancel {
             effect: effect.clone(),
             command: stray.outstanding.command,
         };
-        let path = format!("steps.{}.recall", step.name);
+        let path = format!("steps.{}.cancel", step.name);
         let repetition = Repetition {
             item: stray.item.unwrap_or(0),
             ..Repetition::once(run.record.version)

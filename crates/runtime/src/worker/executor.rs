@@ -12,22 +12,22 @@ use tokio_util::task::TaskTracker;
 
 use super::attempt::{self, Reason, Room, Turn};
 use super::breakers::Breakers;
+use super::cancellations::{Cancellations, Watch};
 use super::gate::Gate;
-use super::held::{Held, InHand};
+use super::held::{Held, HeldCommand};
 use super::line::Line;
 use super::mask::Mask;
 use super::places::{Pace, Share, Tenants};
 use super::progress::{self, Written};
 use super::provider::{CallContext, CallFailure, CallOutcome, Provider};
-use super::recalls::{Recalls, Watch};
 use super::result::{self, Addressee, Answer, Recorded, Refusals, Stands};
-use super::room::{Brought, Hand, Took};
+use super::room::{Brought, Permit, Took};
 use super::secrets::Secrets;
 use super::settings::Settings;
 use crate::kernel::breaker::CallEnd;
 use crate::kernel::classes::TIMEOUT_CLASS;
 use crate::kernel::definition::EffectDefinition;
-use crate::kernel::definition::effect::{AMBIGUOUS, OnRecall};
+use crate::kernel::definition::effect::{AMBIGUOUS, OnCancel};
 use crate::kernel::envelope::{EffectCommand, EffectProgress, ErrorPayload, deadline_of};
 use crate::kernel::ids::{CommandId, TenantId, TimeMs};
 use crate::kernel::json::Json;
@@ -42,13 +42,13 @@ use crate::telemetry::metrics::{Histogram, IntCounter, IntGauge};
 const NAK_DELAY_MAX: Duration = Duration::from_mins(1);
 pub(super) const NAK_DELAY: Duration = Duration::from_secs(1);
 /// Class of a command that was taken back.
-const RECALLED: &str = "recalled";
+const CANCELLED: &str = "cancelled";
 
 /// A place of the effect and one of the process.
 pub type Places = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 /// All that the commands of one effect share.
-pub struct Lane {
+pub struct Executor {
     pub definition: Arc<EffectDefinition>,
     pub provider: Arc<dyn Provider>,
     pub secrets: Arc<Secrets>,
@@ -56,7 +56,7 @@ pub struct Lane {
     pub streams: WorkflowStreams,
     pub settings: Settings,
     pub gate: Arc<Gate>,
-    pub recalls: Arc<Recalls>,
+    pub cancellations: Arc<Cancellations>,
     /// Name of this worker, which no other has.
     pub worker: Arc<str>,
     /// What its breakers call the upstream, `None` where nothing is called.
@@ -67,9 +67,9 @@ pub struct Lane {
     pub concurrency: Arc<Semaphore>,
     /// Those who wait for a place to call.
     pub places: Line<Places>,
-    /// Commands from consumers that are served; at most [`Self::hand_max`]. Others wait for it in [`Self::line`].
-    pub hand: Arc<Semaphore>,
-    pub hand_max: usize,
+    /// Commands from consumers that are served; at most [`Self::permits_max`]. Others wait for it in [`Self::line`].
+    pub permits: Arc<Semaphore>,
+    pub permits_max: usize,
     pub line: Line<OwnedSemaphorePermit>,
     pub took: Took,
     /// How fast commands that come by consumers may be carried out.
@@ -95,7 +95,7 @@ pub struct Series {
     failed: IntCounter,
     timed_out: IntCounter,
     known: IntCounter,
-    recalled: IntCounter,
+    cancelled: IntCounter,
     results_kept: IntGauge,
 }
 
@@ -109,7 +109,7 @@ impl Series {
             failed: results("failed"),
             timed_out: results("timed_out"),
             known: results("known"),
-            recalled: metrics.effect_commands_cancelled.with_label_values(&[effect]),
+            cancelled: metrics.effect_commands_cancelled.with_label_values(&[effect]),
             results_kept: metrics.effect_results_refused.with_label_values(&[effect]),
         }
     }
@@ -131,14 +131,14 @@ pub(super) enum Disposition {
     GiveBack(Duration),
 }
 
-impl Lane {
+impl Executor {
     /// Serves one delivery and answers for it. `hand` is its room, for which it waits here where it has none yet.
-    pub async fn serve(self: Arc<Self>, delivery: InHand, hand: Option<Hand>, brought: Brought) {
+    pub async fn serve(self: Arc<Self>, delivery: HeldCommand, permit: Option<Permit>, brought: Brought) {
         let disposition = {
             let work = std::pin::pin!(async {
                 // Where the drain ends the wait there is no room for a call either, so that the command is given back with word.
-                let _hand = match hand {
-                    Some(hand) => Some(hand),
+                let _permit = match permit {
+                    Some(permit) => Some(permit),
                     None => self.in_line(&delivery.name().0, brought.by_tenant).await,
                 };
                 let served = Served::begin(&self);
@@ -156,7 +156,7 @@ impl Lane {
         answer_for(delivery, disposition).await;
     }
 
-    async fn process(&self, delivery: &InHand, created: TimeMs) -> Disposition {
+    async fn process(&self, delivery: &HeldCommand, created: TimeMs) -> Disposition {
         let message = &delivery.message;
         let name = delivery.name().clone();
         let subject = result::subject(&name.0, &self.definition.name, name.1);
@@ -244,13 +244,13 @@ impl Lane {
             return Next::Answer(self.expired(progress));
         }
         let watch = self
-            .recalls
+            .cancellations
             .watch((command.tenant_id.clone(), command.command_id), turn.sequence);
-        if watch.is_recalled() {
+        if watch.is_cancelled() {
             return Next::Answer(self.taken_back(progress));
         }
         let never_twice = self.definition.never_calls_twice() && !is_planted(Bug::SecondCall);
-        if never_twice && progress.unsettled {
+        if never_twice && progress.outcome_unknown {
             return Next::Answer(begun_before());
         }
         if progress.not_before_ms > now.0 {
@@ -270,7 +270,7 @@ impl Lane {
         };
         let admitted = tokio::select! {
             biased;
-            () = watch.recalled() => return Next::Answer(self.taken_back(progress)),
+            () = watch.cancelled() => return Next::Answer(self.taken_back(progress)),
             admitted = Box::pin(self.admit(&command.tenant_id, deadline, turn)) => admitted,
         };
         let admitted = match admitted {
@@ -306,7 +306,7 @@ impl Lane {
             limit: self.limit(deadline),
         };
         progress.calls = progress.calls.saturating_add(1);
-        let outcome = self.attempt_unless_recalled(&call, admitted, &watch).await;
+        let outcome = self.attempt_unless_cancelled(&call, admitted, &watch).await;
         let failure = match secrets.scrub(outcome) {
             CallOutcome::Succeeded { payload } => {
                 return Next::Answer(Answer::Succeeded {
@@ -323,8 +323,8 @@ impl Lane {
                 Mask::at([(&*self.definition.redaction.input, &input)]).scrub_failure(failure)
             }
         };
-        progress.unsettled = attempt::unsettled(progress.unsettled, &failure);
-        if watch.is_recalled() {
+        progress.outcome_unknown = attempt::has_unknown_outcome(progress.outcome_unknown, &failure);
+        if watch.is_cancelled() {
             return Next::Answer(self.taken_back(progress));
         }
         self.after(command, progress, failure)
@@ -340,7 +340,7 @@ impl Lane {
         let deadline = TimeMs(command.metadata.deadline_ms);
         let never_twice = self.definition.never_calls_twice() && !is_planted(Bug::SecondCall);
         // A second call is made only where the first one has certainly done nothing.
-        let pause = if never_twice && progress.unsettled {
+        let pause = if never_twice && progress.outcome_unknown {
             None
         } else {
             self.pause(command.command_id, progress.calls, &failure)
@@ -363,13 +363,13 @@ impl Lane {
             }
             Some(_) | None => {
                 self.audit(command, progress, &failure);
-                Next::Answer(attempt::conclude(failure, progress.unsettled))
+                Next::Answer(attempt::conclude(failure, progress.outcome_unknown))
             }
         }
     }
 
     /// Makes the call. Where a call may be interrupted, it ends when the command is taken back.
-    async fn attempt_unless_recalled(
+    async fn attempt_unless_cancelled(
         &self,
         call: &CallContext<'_>,
         room: Box<Room>,
@@ -377,18 +377,18 @@ impl Lane {
     ) -> CallOutcome {
         let is_safe = self.provider.is_safe();
         let interrupted = async {
-            if !is_safe && self.definition.on_recall == OnRecall::Finish {
+            if !is_safe && self.definition.on_cancel == OnCancel::Finish {
                 std::future::pending::<()>().await;
             }
-            watch.recalled().await;
+            watch.cancelled().await;
         };
         tokio::select! {
             biased;
             outcome = self.attempt(call, room) => outcome,
             () = interrupted => CallOutcome::Failed(if is_safe {
-                CallFailure::not_done(RECALLED, "interrupted")
+                CallFailure::not_done(CANCELLED, "interrupted")
             } else {
-                CallFailure { end: CallEnd::Abandoned, ..CallFailure::unanswered(RECALLED, "interrupted") }
+                CallFailure { end: CallEnd::Abandoned, ..CallFailure::unanswered(CANCELLED, "interrupted") }
             }),
         }
     }
@@ -396,7 +396,7 @@ impl Lane {
     /// The answer to a command whose deadline has passed.
     fn expired(&self, progress: &EffectProgress) -> Answer {
         let message = expired(progress);
-        if self.definition.schemas.asks && !progress.unsettled {
+        if self.definition.schemas.asks && !progress.outcome_unknown {
             // Nobody has to be asked about what was certainly not done. Sagas call it so, too.
             return Answer::failed(TIMEOUT_CLASS, message);
         }
@@ -408,19 +408,19 @@ impl Lane {
 
     /// The answer to a command whose result nobody waits for.
     pub(super) fn taken_back(&self, progress: &EffectProgress) -> Answer {
-        self.series.recalled.inc();
-        let message = if progress.calls == 0 && !progress.unsettled {
+        self.series.cancelled.inc();
+        let message = if progress.calls == 0 && !progress.outcome_unknown {
             "taken back before a call was made".to_owned()
         } else {
             format!("taken back after {} call(s) or more", progress.calls)
         };
-        if progress.unsettled {
+        if progress.outcome_unknown {
             Answer::TimedOut {
-                class: RECALLED.to_owned(),
+                class: CANCELLED.to_owned(),
                 message,
             }
         } else {
-            Answer::failed(RECALLED, message)
+            Answer::failed(CANCELLED, message)
         }
     }
 
@@ -497,7 +497,7 @@ impl Lane {
         Disposition::Hopeless
     }
 
-    /// Waits until a result of the command stands. As long as the broker takes none, the command stays in hand: given back, it
+    /// Waits until a result of the command stands. As long as the broker takes none, the command stays in progress: given back, it
     /// would be called again.
     async fn record(&self, to: &Addressee<'_>, answer: Answer, calls: u32) {
         let counter = self.series.of_answer(&answer);
@@ -523,7 +523,7 @@ impl Lane {
     /// Records an answer behind one that says that nobody knows the outcome. Refused or not, that one stands.
     async fn record_late(&self, late: Option<Box<Publication>>) -> bool {
         let Some(late) = late else { return false };
-        result::settles(&*self.broker, &late).await
+        result::completes(&*self.broker, &late).await
             && result::record(&*self.broker, self.tasks.stuck(), *late).await == Recorded::Stored
     }
 
@@ -549,7 +549,7 @@ impl Lane {
 }
 
 /// Tells the broker what became of a delivery. Unacknowledged, it comes again, and the gate finds its result.
-pub(super) async fn answer_for(delivery: InHand, disposition: Disposition) {
+pub(super) async fn answer_for(delivery: HeldCommand, disposition: Disposition) {
     let stream_sequence = delivery.message.stream_sequence;
     let claim = delivery.release();
     let answered = match disposition {
@@ -564,23 +564,23 @@ pub(super) async fn answer_for(delivery: InHand, disposition: Disposition) {
 
 /// A command that is served, until it is dropped.
 struct Served<'l> {
-    lane: &'l Lane,
+    executor: &'l Executor,
     since: Duration,
 }
 
 impl<'l> Served<'l> {
-    fn begin(lane: &'l Lane) -> Self {
-        lane.series.running.inc();
-        let since = lane.clock.monotonic();
-        Self { lane, since }
+    fn begin(executor: &'l Executor) -> Self {
+        executor.series.running.inc();
+        let since = executor.clock.monotonic();
+        Self { executor, since }
     }
 }
 
 impl Drop for Served<'_> {
     fn drop(&mut self) {
-        self.lane.series.running.dec();
-        let took = self.lane.clock.monotonic().saturating_sub(self.since);
-        self.lane.took.add(took);
+        self.executor.series.running.dec();
+        let took = self.executor.clock.monotonic().saturating_sub(self.since);
+        self.executor.took.add(took);
     }
 }
 
@@ -613,16 +613,16 @@ fn expired(progress: &EffectProgress) -> String {
 mod tests {
     use super::*;
 
-    /// Most that the task of one command in hand may take, in bytes. There may be tens of thousands.
+    /// Most that the task of one command in progress may take, in bytes. There may be tens of thousands.
     const TASK_BYTES_MAX: usize = 2_304;
 
-    fn task_bytes<D, H, T, F>(_: impl Fn(Arc<Lane>, D, H, T) -> F) -> usize {
+    fn task_bytes<D, H, T, F>(_: impl Fn(Arc<Executor>, D, H, T) -> F) -> usize {
         size_of::<F>()
     }
 
     #[test]
-    fn a_command_in_hand_takes_little_memory() {
-        let bytes = task_bytes(Lane::serve);
+    fn a_command_in_progress_takes_little_memory() {
+        let bytes = task_bytes(Executor::serve);
         assert!(bytes <= TASK_BYTES_MAX, "{bytes}");
     }
 }

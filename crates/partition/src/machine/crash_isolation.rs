@@ -43,29 +43,29 @@ const fn index(origin: Origin) -> usize {
 
 /// What becomes of an input that was begun too often.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Condemned {
+pub struct PoisonInput {
     /// How often the process died with it.
     pub attempts: u32,
     /// Nothing can be applied in its place either.
     pub in_place_too: bool,
 }
 
-/// How much care is still needed.
+/// How many inputs still have to be begun alone.
 #[derive(Debug, Clone, Default)]
-pub struct Careful {
+pub struct CrashIsolation {
     left: [usize; ORIGINS],
     /// Inputs with which the process has died, oldest first: those that were begun too often, and the last one.
     suspects: Vec<Suspect>,
-    pub condemned: HashMap<Fingerprint, Condemned>,
+    pub poison: HashMap<Fingerprint, PoisonInput>,
 }
 
-impl Careful {
+impl CrashIsolation {
     /// After an unclean stop: `inputs` of each origin, and the inputs that were begun and not finished.
     pub fn after_crash(inputs: usize, suspects: Vec<Suspect>) -> Self {
         Self {
             left: [inputs; ORIGINS],
             suspects,
-            condemned: HashMap::new(),
+            poison: HashMap::new(),
         }
     }
 
@@ -93,11 +93,11 @@ impl Careful {
         };
         let in_place_too = attempts >= last;
         if attempts >= attempts_max {
-            let condemned = Condemned {
+            let poison = PoisonInput {
                 attempts,
                 in_place_too,
             };
-            self.condemned.insert(begun, condemned);
+            self.poison.insert(begun, poison);
         }
         if in_place_too {
             return None;
@@ -121,7 +121,7 @@ impl Careful {
         let left = &mut self.left[index(input.origin)];
         *left = left.saturating_sub(1);
         let done = fingerprint(input);
-        self.condemned.remove(&done);
+        self.poison.remove(&done);
         self.suspects.retain(|suspect| suspect.input != done);
     }
 }
@@ -174,70 +174,70 @@ mod tests {
     fn an_input_that_killed_the_process_three_times_is_not_begun_again() {
         let mut suspects = Vec::new();
         for attempt in 1..=3 {
-            let mut careful = Careful::after_crash(8, suspects);
-            suspects = careful.begin(&input("bad"), 3).unwrap();
+            let mut isolation = CrashIsolation::after_crash(8, suspects);
+            suspects = isolation.begin(&input("bad"), 3).unwrap();
             assert_eq!(suspects.last().map(|suspect| suspect.attempts), Some(attempt));
         }
-        let mut careful = Careful::after_crash(8, suspects);
-        assert!(careful.begin(&input("good"), 3).is_some());
-        assert!(careful.begin(&input("bad"), 3).is_none());
-        let condemned = careful.condemned[&fingerprint(&input("bad"))];
-        assert_eq!((condemned.attempts, condemned.in_place_too), (3, true));
-        careful.done(&input("bad"));
-        assert!(careful.condemned.is_empty());
+        let mut isolation = CrashIsolation::after_crash(8, suspects);
+        assert!(isolation.begin(&input("good"), 3).is_some());
+        assert!(isolation.begin(&input("bad"), 3).is_none());
+        let poison = isolation.poison[&fingerprint(&input("bad"))];
+        assert_eq!((poison.attempts, poison.in_place_too), (3, true));
+        isolation.done(&input("bad"));
+        assert!(isolation.poison.is_empty());
     }
 
     #[test]
     fn in_the_place_of_a_result_something_else_is_begun_three_times_more() {
         let mut suspects = Vec::new();
         for attempt in 1..=6 {
-            let mut careful = Careful::after_crash(8, suspects);
-            suspects = careful.begin(&result("bad"), 3).unwrap();
+            let mut isolation = CrashIsolation::after_crash(8, suspects);
+            suspects = isolation.begin(&result("bad"), 3).unwrap();
             assert_eq!(suspects.last().map(|suspect| suspect.attempts), Some(attempt));
-            let condemned = careful.condemned.get(&fingerprint(&result("bad")));
-            let replaced = condemned.map(|condemned| (condemned.attempts, condemned.in_place_too));
+            let poison = isolation.poison.get(&fingerprint(&result("bad")));
+            let replaced = poison.map(|poison| (poison.attempts, poison.in_place_too));
             assert_eq!(replaced, (attempt > 3).then_some((attempt - 1, false)));
         }
-        let mut careful = Careful::after_crash(8, suspects);
-        assert_eq!(careful.begin(&result("bad"), 3), None);
-        assert!(careful.condemned[&fingerprint(&result("bad"))].in_place_too);
+        let mut isolation = CrashIsolation::after_crash(8, suspects);
+        assert_eq!(isolation.begin(&result("bad"), 3), None);
+        assert!(isolation.poison[&fingerprint(&result("bad"))].in_place_too);
     }
 
     #[test]
     fn two_inputs_of_one_commit_that_kill_the_process_are_both_found() {
         let mut suspects = Vec::new();
         for _ in 0..6 {
-            let mut careful = Careful::after_crash(8, suspects);
+            let mut isolation = CrashIsolation::after_crash(8, suspects);
             // The process dies with the first one that is begun.
-            suspects = careful
+            suspects = isolation
                 .begin(&input("bad"), 3)
-                .or_else(|| careful.begin(&input("worse"), 3))
+                .or_else(|| isolation.begin(&input("worse"), 3))
                 .unwrap();
         }
-        let mut careful = Careful::after_crash(8, suspects);
-        assert_eq!(careful.begin(&input("bad"), 3), None);
-        assert_eq!(careful.begin(&input("worse"), 3), None);
-        assert_eq!(careful.condemned.len(), 2);
+        let mut isolation = CrashIsolation::after_crash(8, suspects);
+        assert_eq!(isolation.begin(&input("bad"), 3), None);
+        assert_eq!(isolation.begin(&input("worse"), 3), None);
+        assert_eq!(isolation.poison.len(), 2);
     }
 
     #[test]
     fn what_was_begun_and_finished_is_no_suspect_any_more() {
-        let mut careful = Careful::after_crash(8, vec![]);
-        assert_eq!(careful.begin(&input("a"), 3).unwrap().len(), 1);
-        careful.done(&input("a"));
-        let suspects = careful.begin(&input("b"), 3).unwrap();
+        let mut isolation = CrashIsolation::after_crash(8, vec![]);
+        assert_eq!(isolation.begin(&input("a"), 3).unwrap().len(), 1);
+        isolation.done(&input("a"));
+        let suspects = isolation.begin(&input("b"), 3).unwrap();
         assert_eq!(suspects.len(), 1);
         assert_eq!(suspects[0].input, fingerprint(&input("b")));
     }
 
     #[test]
     fn care_ends_when_nothing_can_be_the_culprit() {
-        let mut careful = Careful::after_crash(2, Vec::new());
+        let mut isolation = CrashIsolation::after_crash(2, Vec::new());
         let origin = input("a").origin;
-        careful.done(&input("a"));
-        assert!(careful.is_needed(origin));
-        careful.done(&input("b"));
-        assert!(!careful.is_needed(origin));
-        assert!(!Careful::default().is_needed(origin));
+        isolation.done(&input("a"));
+        assert!(isolation.is_needed(origin));
+        isolation.done(&input("b"));
+        assert!(!isolation.is_needed(origin));
+        assert!(!CrashIsolation::default().is_needed(origin));
     }
 }

@@ -12,8 +12,8 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
 
 use saga_runner_partition::machine::Partition;
-use saga_runner_partition::machine::lanes::{Acceptance, Held, HeldMail, Lanes, bytes_of};
 use saga_runner_partition::machine::opening::{Halts, Opened};
+use saga_runner_partition::machine::progress::{Acceptance, Held, HeldMail, StreamProgress, bytes_of};
 use saga_runner_partition::machine::timers::{Barriers, Firing};
 
 use super::batch::{Activation, Gathered, Item, Refill, verdict_input};
@@ -37,7 +37,7 @@ const NOTICE_PAUSE: Duration = Duration::from_millis(10);
 const OVERDUE_MAX: usize = 1_000;
 
 /// State of the thread.
-pub(super) struct Desk {
+pub(super) struct ShardLoop {
     pub index: u16,
     pub store: Store,
     pub reader: Reader,
@@ -60,7 +60,7 @@ pub(super) struct Desk {
     pub revision: u64,
     /// Calls of rows up to here may have been made by earlier lives, without a mark.
     maybe_called: u64,
-    pub lanes: Lanes,
+    pub progress: StreamProgress,
     pub held: Held,
     /// Domain events are set aside.
     pub holding: bool,
@@ -90,7 +90,7 @@ impl From<StorageError> for End {
     }
 }
 
-impl Desk {
+impl ShardLoop {
     pub fn new(
         spec: ShardSpec,
         opened: Opened,
@@ -132,7 +132,7 @@ impl Desk {
             halts: opened.halts,
             revision: spec.revision,
             maybe_called: opened.maybe_called,
-            lanes: Lanes::new(partition.positions),
+            progress: StreamProgress::new(partition.positions),
             held: Held::default(),
             holding: partition.pressing_rows() > settings.outbox_soft(partition.held),
             partition,
@@ -364,10 +364,10 @@ impl Desk {
         let settings = &self.settings;
         if aside && !self.held.has_room(settings.held_deliveries, settings.held_bytes) {
             self.held.overflowed = true;
-            self.lanes.refuse(stream);
+            self.progress.refuse(stream);
             return;
         }
-        match self.lanes.offer(&delivery) {
+        match self.progress.offer(&delivery) {
             Acceptance::Fits if aside => {
                 if is_planted(Bug::PositionPastHeld) {
                     let inputs = Vec::new();
@@ -401,7 +401,7 @@ impl Desk {
     }
 
     fn take_barrier(&mut self, stream: SourceStream, as_of: TimeMs) {
-        if self.lanes.refuses(stream) {
+        if self.progress.refuses(stream) {
             return;
         }
         if let Some(catching_up) = &mut self.catching_up {
@@ -429,7 +429,7 @@ impl Desk {
         Notice::Gap {
             shard: self.index,
             stream,
-            position: self.lanes.taken(stream),
+            position: self.progress.taken(stream),
         }
     }
 
@@ -470,7 +470,7 @@ impl Desk {
             self.hand_over(Released {
                 shard: self.index,
                 work: Vec::new(),
-                settled: Vec::new(),
+                completed: Vec::new(),
                 overdue,
             });
         }
@@ -597,7 +597,7 @@ impl Desk {
     }
 
     /// Takes and drops mail so that nobody blocks on it, and does nothing, until told to stop. True: an operator has
-    /// settled what was wrong with its streams.
+    /// decided what to do with its streams.
     async fn halted(&mut self, reason: &'static str, message: &str) -> bool {
         self.status
             .halt(self.index, reason, message.to_owned(), &self.metrics);
@@ -609,7 +609,7 @@ impl Desk {
                 Mail::Stop => return false,
                 Mail::StreamHalted { stream, halt } => self.keep_halt(stream, &halt),
                 Mail::Reposition(order) if self.halts.iter().any(Option::is_some) => {
-                    if self.settle(*order, reason) {
+                    if self.resume_after(*order, reason) {
                         return true;
                     }
                 }

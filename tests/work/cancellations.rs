@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use saga_runner::effects::{Settings, Worker};
-use saga_runner::kernel::definition::effect::OnRecall;
+use saga_runner::kernel::definition::effect::OnCancel;
 use saga_runner::kernel::duration::Millis;
 use saga_runner::kernel::work::{WorkItem, WorkKind};
 use saga_runner::ports::broker::Broker;
@@ -20,12 +20,12 @@ use crate::work::rig::{self, RelayOptions, Rig, at, definition, effect, effect_n
 /// The outbox rows that take `items` back, handed to the broker by a relay.
 async fn take_all_back(rig: &Rig, items: &[WorkItem]) {
     let row = |(n, item): (usize, &WorkItem)| {
-        let kind = WorkKind::Recall {
+        let kind = WorkKind::Cancel {
             effect: effect_name(),
             command: item.command_id,
         };
         let mut row = rig::item(rig, "o-1", 900_000 + n as u128, kind);
-        "steps.charge.recall".clone_into(&mut row.path);
+        "steps.charge.cancel".clone_into(&mut row.path);
         (at(9, u16::try_from(n).unwrap()), row)
     };
     let mut shard = rig.relay(Arc::clone(&rig.broker), RelayOptions::default());
@@ -52,7 +52,7 @@ fn said(result: &Value) -> (&str, &str) {
     (result["result_type"].as_str().unwrap_or_default(), class)
 }
 
-fn recalled(rig: &Rig) -> u64 {
+fn cancelled(rig: &Rig) -> u64 {
     rig.metrics
         .effect_commands_cancelled
         .with_label_values(&["charge"])
@@ -81,10 +81,10 @@ async fn waits_in_the_queue(rig: Rig) {
     enqueue(&rig, &second).await;
     take_back(&rig, &second).await;
     let result = rig.result(&second).await;
-    assert_eq!(said(&result), ("Failed", "recalled"), "{result}");
+    assert_eq!(said(&result), ("Failed", "cancelled"), "{result}");
     assert_eq!(rig.result(&first).await["result_type"], "Succeeded");
     assert_eq!(server.received_requests().await.unwrap().len(), 1);
-    assert_eq!(recalled(&rig), 1);
+    assert_eq!(cancelled(&rig), 1);
 }
 
 #[tokio::test]
@@ -105,13 +105,13 @@ async fn comes_later(rig: Rig) {
     take_back(&rig, &taken).await;
     let _worker = rig.worker(definition(1), &server.uri());
     let result = rig.result(&taken).await;
-    assert_eq!(said(&result), ("Failed", "recalled"), "{result}");
+    assert_eq!(said(&result), ("Failed", "cancelled"), "{result}");
     assert_eq!(rig.result(&kept).await["result_type"], "Succeeded");
     assert_eq!(server.received_requests().await.unwrap().len(), 1);
 }
 
 #[tokio::test]
-async fn no_attempt_follows_a_recall() {
+async fn no_attempt_follows_a_cancellation() {
     let rig = Rig::new().await;
     let item = effect(&rig, "o-1", 1);
     let slow = ResponseTemplate::new(503).set_delay(Duration::from_secs(4));
@@ -121,7 +121,7 @@ async fn no_attempt_follows_a_recall() {
     called(&server, 1).await;
     take_back(&rig, &item).await;
     let result = rig.result(&item).await;
-    assert_eq!(said(&result), ("Failed", "recalled"), "{result}");
+    assert_eq!(said(&result), ("Failed", "cancelled"), "{result}");
     assert_eq!(server.received_requests().await.unwrap().len(), 1);
 }
 
@@ -151,13 +151,13 @@ async fn a_call_comes_to_its_end_unless_it_may_be_interrupted() {
     let server = upstream(ResponseTemplate::new(200).set_delay(Duration::from_mins(5))).await;
     let mut hasty = definition(1);
     hasty.timeout_ms = 600_000;
-    hasty.on_recall = OnRecall::Interrupt;
+    hasty.on_cancel = OnCancel::Interrupt;
     let _worker = rig.worker(hasty, &server.uri());
     enqueue(&rig, &item).await;
     called(&server, 1).await;
     take_back(&rig, &item).await;
     let result = rig.result(&item).await;
-    assert_eq!(said(&result), ("TimedOut", "recalled"), "{result}");
+    assert_eq!(said(&result), ("TimedOut", "cancelled"), "{result}");
 }
 
 /// 275 of 300 commands were taken back while no worker was there.
@@ -177,10 +177,10 @@ async fn none_of_a_backlog_is_called(rig: Rig, settings: Settings) {
     let worker = Worker::start(&spec).unwrap();
     until(async || (rig.messages(&rig.streams.events).await == 300).then_some(())).await;
     assert_eq!(server.received_requests().await.unwrap().len(), kept.len());
-    assert_eq!(recalled(&rig), 275);
+    assert_eq!(cancelled(&rig), 275);
     for item in [&taken[0], &taken[274]] {
         let result = rig.result(item).await;
-        assert_eq!(said(&result), ("Failed", "recalled"), "{result}");
+        assert_eq!(said(&result), ("Failed", "cancelled"), "{result}");
     }
     worker.drain(Duration::from_secs(5)).await;
 }
@@ -199,8 +199,8 @@ async fn nothing_is_called_that_was_taken_back_while_no_worker_was_there_on_nats
 #[tokio::test]
 async fn what_was_not_heard_or_is_forgotten_is_asked_for() {
     let settings = || Settings {
-        recalls_wait: Millis(0),
-        recalled_max: 5,
+        cancellations_wait: Millis(0),
+        cancellations_max: 5,
         ..Settings::default()
     };
     none_of_a_backlog_is_called(Rig::new().await, settings()).await;
@@ -215,7 +215,7 @@ async fn nothing_is_called_while_nobody_can_say_whether_it_was_taken_back() {
     enqueue(&rig, &item).await;
     take_back(&rig, &item).await;
     let broker = Faulty::new(Arc::clone(&rig.broker), |_| Fault::None);
-    broker.hides_recalls.store(true, Ordering::Relaxed);
+    broker.hides_cancellations.store(true, Ordering::Relaxed);
     let mut spec = rig.spec(
         "test",
         vec![definition(1)],
@@ -223,15 +223,15 @@ async fn nothing_is_called_while_nobody_can_say_whether_it_was_taken_back() {
         Arc::clone(&rig.metrics),
     );
     spec.broker = Arc::clone(&broker) as Arc<dyn Broker>;
-    spec.settings.recalls_wait = Millis(50);
+    spec.settings.cancellations_wait = Millis(50);
     let _worker = Worker::start(&spec).unwrap();
     let given_back = rig
         .metrics
         .effect_commands_returned
         .with_label_values(&["charge", "broker"]);
     until(async || (given_back.get() > 0).then_some(())).await;
-    broker.hides_recalls.store(false, Ordering::Relaxed);
+    broker.hides_cancellations.store(false, Ordering::Relaxed);
     let result = rig.result(&item).await;
-    assert_eq!(said(&result), ("Failed", "recalled"), "{result}");
+    assert_eq!(said(&result), ("Failed", "cancelled"), "{result}");
     assert!(server.received_requests().await.unwrap().is_empty());
 }

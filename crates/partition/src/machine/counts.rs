@@ -9,7 +9,7 @@ use saga_runner_kernel::record::Phase;
 
 /// Counts of one batch.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct Counts {
     pub inputs: BTreeMap<(&'static str, &'static str), u64>,
     pub started: BTreeMap<SagaName, u64>,
     pub ended: BTreeMap<(SagaName, &'static str), u64>,
@@ -26,7 +26,7 @@ pub struct Tally {
     pub fired_late_source: u64,
 }
 
-impl Tally {
+impl Counts {
     pub fn input(&mut self, input: &Input, outcome: Outcome) {
         let outcome = match outcome {
             Outcome::Applied => "applied",
