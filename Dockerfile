@@ -9,6 +9,7 @@ COPY Cargo.toml Cargo.lock rust-toolchain.toml ./
 COPY benches benches
 COPY crates crates
 COPY src src
+COPY docs/errors docs/errors
 RUN cargo build --release --locked \
  && install -D --strip target/release/saga-runner /out/saga-runner \
  && install -d /out/data

@@ -20,6 +20,7 @@ help:
 .PHONY: setup
 setup: ## install what the build needs (libclang, for the MDBX binding)
 	@scripts/libclang.sh
+	@scripts/build-cache.sh "$(TARGET)"
 
 .PHONY: build
 build: setup ## build the release binary, stripped; its debug information lies beside it

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use bytes::Bytes;
-use criterion::{Criterion, criterion_group, criterion_main};
+use criterion::{Criterion, criterion_group};
 
 use saga_runner::kernel::definition::{self, Definition, SourceFile};
 use saga_runner::kernel::ids::{ClusterId, EventId, InstanceId, Key, TenantId, TimeMs};
@@ -39,7 +39,7 @@ fn order() -> std::sync::Arc<Definition> {
         .expect("sagas/order.yaml compiles")
 }
 
-fn event(instance: &InstanceId, event_type: &str) -> Input {
+fn event(instance: &InstanceId, event_type: &str, id: &str) -> Input {
     let payload = serde_json::json!({
         "order_id": "o-4711",
         "customer": {"id": "c-1234", "name": "Ada Example", "country": "DE"},
@@ -53,14 +53,14 @@ fn event(instance: &InstanceId, event_type: &str) -> Input {
     });
     Input {
         instance: instance.clone(),
-        id: "e-1".to_owned(),
+        id: id.to_owned(),
         time: TimeMs(1_767_261_600_000),
         origin: Origin::Stream {
             stream: SourceStream::AggregateEvents,
             sequence: 1,
         },
         body: InputBody::Event(DomainEvent {
-            event_id: EventId::parse("e-1").expect("legal"),
+            event_id: EventId::parse(id).expect("legal"),
             event_type: event_type.to_owned(),
             aggregate_type: "Order".to_owned(),
             aggregate_id: "o-4711".to_owned(),
@@ -77,47 +77,81 @@ fn event(instance: &InstanceId, event_type: &str) -> Input {
     }
 }
 
-fn kernel(criterion: &mut Criterion) {
+/// One thing that is measured.
+struct Case {
+    /// For the counted mode.
+    name: &'static str,
+    title: &'static str,
+    work: Box<dyn FnMut()>,
+}
+
+/// Transitions of `sagas/order.yaml`.
+fn orders() -> Vec<Case> {
     let definition = order();
     let instance = InstanceId {
         tenant: TenantId::parse("acme").expect("legal"),
         saga: definition.name.clone(),
         key: Key::parse("o-4711").expect("legal"),
     };
-    let limits = Limits::default();
-    let context = Context {
-        limits: &limits,
-        cluster: ClusterId::OFFLINE,
-        log_sequence: 1,
-        generation: 1,
-        again: false,
+    let applied = {
+        let (definition, instance) = (definition.clone(), instance.clone());
+        move |record: Option<&Record>, input: &Input| {
+            let limits = Limits::default();
+            let context = Context {
+                limits: &limits,
+                cluster: ClusterId::OFFLINE,
+                log_sequence: 1,
+                generation: 1,
+                again: false,
+            };
+            apply(&definition, &instance, record, input, &context).expect("applies")
+        }
     };
-    let placed = event(&instance, "Order.Placed");
-    criterion.bench_function("order: start handler, event to encoded record", |bencher| {
-        bencher.iter(|| {
-            let patch = apply(&definition, &instance, None, black_box(&placed), &context).expect("applies");
-            black_box(patch.record.expect("has a record").encode())
-        });
-    });
-    let record = apply(&definition, &instance, None, &placed, &context)
-        .expect("applies")
-        .record
-        .expect("has a record")
-        .encode();
-    let other = event(&instance, "Order.Renamed");
-    let decoded = Record::decode(&record).expect("decodes");
-    criterion.bench_function("order: event without a handler", |bencher| {
-        bencher.iter(|| {
-            let record = Some(black_box(&decoded));
-            black_box(apply(&definition, &instance, record, &other, &context).expect("applies"))
-        });
-    });
-    criterion.bench_function("order: event without a handler, record decoded", |bencher| {
-        bencher.iter(|| {
-            let record = Record::decode(black_box(&record)).expect("decodes");
-            black_box(apply(&definition, &instance, Some(&record), &other, &context).expect("applies"))
-        });
-    });
+    let placed = event(&instance, "Order.Placed", "e-1");
+    let begun = applied.clone()(None, &placed).record.expect("has a record");
+    let encoded = begun.encode();
+    let repeated = placed.clone();
+    let other = event(&instance, "Order.Renamed", "e-2");
+    let (first, second, third, fourth) = (applied.clone(), applied.clone(), applied.clone(), applied);
+    let (record, again) = (begun.clone(), other.clone());
+    vec![
+        Case {
+            name: "start",
+            title: "order: start handler, event to encoded record",
+            work: Box::new(move || {
+                let patch = first(None, black_box(&placed));
+                black_box(patch.record.expect("has a record").encode());
+            }),
+        },
+        Case {
+            name: "no-handler",
+            title: "order: event without a handler",
+            work: Box::new(move || {
+                black_box(second(Some(black_box(&record)), &other));
+            }),
+        },
+        Case {
+            name: "decoded",
+            title: "order: event without a handler, record decoded",
+            work: Box::new(move || {
+                let record = Record::decode(black_box(&encoded)).expect("decodes");
+                black_box(third(Some(&record), &again));
+            }),
+        },
+        Case {
+            name: "repeated",
+            title: "order: event received before",
+            work: Box::new(move || {
+                black_box(fourth(Some(black_box(&begun)), &repeated));
+            }),
+        },
+    ]
+}
+
+fn kernel(criterion: &mut Criterion) {
+    for mut case in orders() {
+        criterion.bench_function(case.title, |bencher| bencher.iter(&mut case.work));
+    }
 }
 
 /// A loop over `items` items whose results are read and whose work can be undone, and a step after it.
@@ -144,7 +178,7 @@ fn over_items(items: usize) -> (std::sync::Arc<Definition>, Input, InstanceId) {
         saga: definition.name.clone(),
         key: Key::parse("o-4711").expect("legal"),
     };
-    let mut placed = event(&instance, "Order.Placed");
+    let mut placed = event(&instance, "Order.Placed", "e-1");
     if let InputBody::Event(event) = &mut placed.body {
         let items: Vec<String> = (0..items).map(|item| format!("sku-{item}")).collect();
         event.payload = Bytes::from(serde_json::json!({"items": items}).to_string());
@@ -226,5 +260,56 @@ fn items(criterion: &mut Criterion) {
     }
 }
 
+/// The same for counting instructions: 125 items, done, or done and undone.
+fn loops() -> Vec<Case> {
+    let of = |undone: bool| {
+        let (definition, placed, instance) = over_items(125);
+        move || {
+            run_items(&definition, black_box(&placed), &instance, undone.then_some(126));
+        }
+    };
+    let (done, undone) = (of(false), of(true));
+    vec![
+        Case {
+            name: "items",
+            title: "foreach, 125 items, done",
+            work: Box::new(done),
+        },
+        Case {
+            name: "undone",
+            title: "foreach, 125 items, done and undone",
+            work: Box::new(undone),
+        },
+    ]
+}
+
+/// What scripts/instructions.sh counts the instructions of.
+#[inline(never)]
+fn measured(work: &mut dyn FnMut()) {
+    work();
+}
+
+/// Does the case of this name so many times, once before that.
+fn counted(name: &str, times: &str) {
+    let times: u32 = times.parse().expect("a number of times");
+    let mut cases = orders().into_iter().chain(loops());
+    let mut case = cases.find(|case| case.name == name).expect("a case of this name");
+    (case.work)();
+    for _ in 0..times {
+        measured(&mut case.work);
+    }
+    println!("{}", case.title);
+}
+
 criterion_group!(benches, kernel, items);
-criterion_main!(benches);
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [mode, name, times, ..] = arguments.as_slice()
+        && mode == "instructions"
+    {
+        return counted(name, times);
+    }
+    benches();
+    Criterion::default().configure_from_args().final_summary();
+}

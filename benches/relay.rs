@@ -67,6 +67,7 @@ impl Bench {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let broker = InprocBroker::open(dir.path(), inproc::Settings::default(), Arc::clone(&clock)).unwrap();
         let streams = WorkflowStreams {
+            cluster: "test".to_owned(),
             commands: "WORKFLOW_COMMANDS".to_owned(),
             events: "WORKFLOW_EVENTS".to_owned(),
         };

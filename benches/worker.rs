@@ -147,6 +147,7 @@ impl Ground {
         let broker = NatsBroker::connect(settings).await.unwrap();
         broker.connected().await.unwrap();
         let streams = WorkflowStreams {
+            cluster: "test".to_owned(),
             commands: "WORKFLOW_COMMANDS".to_owned(),
             events: "WORKFLOW_EVENTS".to_owned(),
         };

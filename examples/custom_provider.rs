@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use saga_runner::app::Registry;
+use saga_runner::effects::certainty::SideEffects;
 use saga_runner::effects::provider::{CallContext, CallFailure, CallOutcome, Provider};
 use saga_runner::kernel::json::Json;
 
@@ -54,8 +55,8 @@ impl Provider for LinePrinter {
         }
     }
 
-    fn is_safe(&self) -> bool {
-        false
+    fn side_effects(&self) -> SideEffects {
+        SideEffects::Possible
     }
 
     /// No other process is called, so there is no breaker.

@@ -4,6 +4,7 @@
 //! bound for connections, and a time limit for answers that are not taken. How long a request may take is the router's.
 
 use std::io::{self, ErrorKind, IoSlice};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 use axum::Router;
 use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -29,6 +31,10 @@ const SPARE: usize = 64;
 const HEADER_BYTES_MAX: usize = 64 * 1024;
 /// How long nothing is accepted after the system could not.
 const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
+
+/// Where a request comes from.
+#[derive(Debug, Clone, Copy)]
+pub struct Peer(pub SocketAddr);
 
 /// Serves `router` until it is told to stop, and `crowded` where there are too many connections; then lets what is under
 /// way come to its end.
@@ -50,8 +56,8 @@ pub async fn serve(
             accepted = listener.accept() => accepted,
             () = stop.cancelled() => break,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        let (stream, peer) = match accepted {
+            Ok((stream, peer)) => (stream, Peer(peer)),
             Err(error) => {
                 if !is_of_connection(&error) {
                     tracing::warn!(%error, "cannot accept a connection of the API");
@@ -85,7 +91,7 @@ pub async fn serve(
         let stream = Taken::new(stream, settings.answer_timeout.duration());
         let stop = stop.clone();
         tasks.spawn(async move {
-            converse(&http, stream, router, &stop).await;
+            converse(&http, stream, peer, router, &stop).await;
             drop(place);
         });
     }
@@ -95,8 +101,18 @@ pub async fn serve(
 }
 
 /// Answers the requests of one connection.
-async fn converse(http: &http1::Builder, stream: Taken<TcpStream>, router: Router, stop: &CancellationToken) {
-    let service = TowerToHyperService::new(router);
+async fn converse(
+    http: &http1::Builder,
+    stream: Taken<TcpStream>,
+    peer: Peer,
+    router: Router,
+    stop: &CancellationToken,
+) {
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
+        request.extensions_mut().insert(peer);
+        router.call(request)
+    });
     let mut connection = std::pin::pin!(http.serve_connection(TokioIo::new(stream), service));
     let ended = tokio::select! {
         ended = &mut connection => ended,

@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use axum::extract::{FromRequestParts, Query, Request};
+use axum::extract::{FromRequestParts, Query};
 use axum::http::request::Parts;
-use axum::middleware::Next;
-use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -80,16 +78,8 @@ impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Parameters<T> {
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
         match Query::<T>::try_from_uri(&parts.uri) {
             Ok(Query(found)) => Ok(Self(found)),
-            Err(rejection) => Err(Problem::invalid(rejection.body_text())),
+            Err(rejection) => Err(Problem::invalid(rejection.body_text()).of("query", "")),
         }
-    }
-}
-
-/// Refuses any query parameter.
-pub async fn no_parameters(request: Request, next: Next) -> Response {
-    match request.uri().query() {
-        None | Some("") => next.run(request).await,
-        Some(_) => Problem::invalid("this endpoint has no query parameters").into_response(),
     }
 }
 

@@ -6,15 +6,22 @@ use axum::extract::rejection::BytesRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::ApiState;
+use super::auth;
 use super::extract::{self, Names, PageParameters, Parameters};
 use super::problem::Problem;
-use crate::kernel::envelope::{ControlVerb, ErrorPayload, FoundAs, Stuck, callback_request, callback_verb};
-use crate::kernel::ids::{EventId, InstanceId, Key};
+use super::requests::{self, Started, WaitParameters};
+use crate::kernel::envelope::{
+    ConflictPolicy, ControlMessage, ControlVerb, ErrorPayload, FoundAs, Principal, StepFound, Stuck,
+    callback_request, callback_verb,
+};
+use crate::kernel::ids::{InstanceId, Key};
 use crate::kernel::input::CancelMode;
-use crate::ports::control::{LetterDecision, Published};
+use crate::kernel::json;
+use crate::kernel::limits::Limits;
+use crate::ports::control::{LetterDecision, Patience, StartRequest};
 
 /// History entries of an instance where the request does not say.
 const HISTORY_DEFAULT: usize = 100;
@@ -102,11 +109,17 @@ pub async fn inputs(
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct StartRequest {
+struct StartBody {
     #[serde(default)]
     key: Option<String>,
     #[serde(default)]
     input: serde_json::Map<String, serde_json::Value>,
+    #[serde(default)]
+    on_conflict: ConflictPolicy,
+    #[serde(default)]
+    by: String,
+    #[serde(default)]
+    reason: String,
     #[serde(default)]
     request_id: Option<String>,
 }
@@ -115,38 +128,40 @@ struct StartRequest {
 pub async fn start(
     State(state): State<ApiState>,
     Path(names): Path<Names>,
+    Parameters(wait): Parameters<WaitParameters>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
-    let request: StartRequest = control_request(&sized(body)?)?;
-    let request_id = request.request_id.unwrap_or_else(uuid_text);
+    let body: StartBody = control_request(&sized(body)?)?;
+    let policy = body.on_conflict;
+    if policy != ConflictPolicy::TerminateExisting && !(body.by.is_empty() && body.reason.is_empty()) {
+        return Err(Problem::invalid(
+            "only a start that terminates has `by` and `reason`",
+        ));
+    }
+    let request_id = requests::request_id(body.request_id)?;
     // A repeated request must mean the same instance.
-    let key = request.key.unwrap_or_else(|| request_id.clone());
+    let key = body.key.unwrap_or_else(|| request_id.clone());
     let id = InstanceId {
         tenant: extract::tenant(state.tenancy, &names)?,
         saga: extract::saga(&names)?,
         key: Key::parse(&key).map_err(|error| Problem::invalid(error.to_string()))?,
     };
-    EventId::parse(&request_id).map_err(|error| Problem::invalid(format!("request_id: {error}")))?;
-    let published = state.control.start(&id, &request_id, request.input).await?;
-    let started = Started {
-        key: id.key.as_str().to_owned(),
-        request_id,
-        published,
+    let waiting = wait.of_start(&state)?;
+    let request = StartRequest {
+        request_id: request_id.clone(),
+        input: body.input,
+        on_conflict: policy,
+        principal: auth::operator(body.by, body.reason),
     };
-    Ok((StatusCode::ACCEPTED, Json(started)).into_response())
-}
-
-/// What was asked to start.
-#[derive(Debug, Serialize)]
-struct Started {
-    key: String,
-    request_id: String,
-    #[serde(flatten)]
-    published: Published,
-}
-
-fn uuid_text() -> String {
-    uuid::Uuid::new_v4().to_string()
+    let patience = waiting.patience.unwrap_or(Patience::NONE);
+    let requested = state.control.start(&id, request, patience).await?;
+    let key = id.key.as_str().to_owned();
+    let started = Started {
+        key,
+        request_id,
+        requested,
+    };
+    requests::started(started, policy, waiting.patience)
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -164,6 +179,7 @@ struct CancelRequest {
 pub async fn cancel(
     State(state): State<ApiState>,
     Path(names): Path<Names>,
+    Parameters(wait): Parameters<WaitParameters>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
     let request: CancelRequest = control_request(&sized(body)?)?;
@@ -171,7 +187,7 @@ pub async fn cancel(
         reason: request.reason,
         mode: request.mode,
     };
-    control(&state, &names, request.request_id, verb).await
+    control(&state, &names, wait, request.request_id, verb).await
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -189,16 +205,17 @@ struct SignalRequest {
 pub async fn signal(
     State(state): State<ApiState>,
     Path(names): Path<Names>,
+    Parameters(wait): Parameters<WaitParameters>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
     let request: SignalRequest = control_request(&sized(body)?)?;
     let verb = ControlVerb::Signal {
         name: names.get("name").cloned().unwrap_or_default(),
         data: request.data,
-        by: request.by,
+        by: auth::decider(request.by),
         hops: 0,
     };
-    control(&state, &names, request.request_id, verb).await
+    control(&state, &names, wait, request.request_id, verb).await
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -226,16 +243,20 @@ pub async fn callback(
     let verb = callback_verb(work.to_owned(), ok, error, heartbeat).map_err(Problem::invalid)?;
     let request_id = match &verb {
         ControlVerb::Callback { work, .. } => callback_request(work),
-        _ => uuid_text(),
+        _ => requests::fresh(),
     };
     let Some(callback) = callback else {
         return Err(Problem::not_found("not a token of this cluster"));
     };
-    let published = state
-        .control
-        .control(&callback.instance, &request_id, verb)
-        .await?;
-    Ok((StatusCode::ACCEPTED, Json(published)).into_response())
+    ask(
+        &state,
+        &callback.instance,
+        WaitParameters::default(),
+        request_id,
+        None,
+        verb,
+    )
+    .await
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -253,93 +274,148 @@ struct StuckRequest {
     found: Option<FoundAs>,
     #[serde(default)]
     result: Option<serde_json::Value>,
+    /// Of `retry`: the instance has ended, and is begun again from where it failed.
+    #[serde(default)]
+    ended: bool,
+    /// With `ended`: what operators found out about steps of unknown outcome.
+    #[serde(default)]
+    resolved: Vec<StepFound>,
     #[serde(default)]
     request_id: Option<String>,
 }
 
-/// Undoes what is stuck, with all attempts anew; sends the work of a stuck step once more.
+/// Undoes what is stuck, with all attempts again; sends the work of a stuck step once more.
 pub async fn retry(
     State(state): State<ApiState>,
     Path(names): Path<Names>,
+    Parameters(wait): Parameters<WaitParameters>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
-    decide_stuck(&state, &names, body, ControlVerb::Retry).await
+    let body = sized(body)?;
+    let request: StuckRequest = control_request(&body)?;
+    if !request.ended {
+        return decide_stuck(&state, &names, wait, Ok(body), ControlVerb::Retry).await;
+    }
+    if request.step.is_some() || request.item.is_some() || request.found.is_some() || request.result.is_some()
+    {
+        return Err(Problem::invalid(
+            "with `ended` there is neither `step` nor `item`, `as` or `result`: say `resolved`",
+        ));
+    }
+    let principal = auth::operator(request.by, request.reason);
+    let verb = ControlVerb::Rerun {
+        found: request.resolved,
+    };
+    decide(&state, &names, wait, request.request_id, principal, verb).await
 }
 
-/// Leaves done what is stuck.
+/// Leaves done what is stuck; leaves out a step in progress.
 pub async fn skip(
     State(state): State<ApiState>,
     Path(names): Path<Names>,
+    Parameters(wait): Parameters<WaitParameters>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
-    decide_stuck(&state, &names, body, ControlVerb::Skip).await
+    decide_stuck(&state, &names, wait, body, ControlVerb::Skip).await
 }
 
-/// Notes that what is stuck has been undone by other means, or what became of a stuck step.
+/// Notes that what is stuck has been undone by other means, or the outcome of a stuck step.
 pub async fn resolve(
     State(state): State<ApiState>,
     Path(names): Path<Names>,
+    Parameters(wait): Parameters<WaitParameters>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
-    decide_stuck(&state, &names, body, ControlVerb::Resolve).await
+    decide_stuck(&state, &names, wait, body, ControlVerb::Resolve).await
 }
 
 async fn decide_stuck(
     state: &ApiState,
     names: &Names,
+    wait: WaitParameters,
     body: Result<Bytes, BytesRejection>,
     verb: fn(Stuck) -> ControlVerb,
 ) -> Result<Response, Problem> {
     let request: StuckRequest = control_request(&sized(body)?)?;
+    if request.ended || !request.resolved.is_empty() {
+        return Err(Problem::invalid(
+            "only a retry has `ended`, and with it `resolved`",
+        ));
+    }
     let stuck = Stuck {
         step: request.step,
         item: request.item,
-        by: request.by,
-        reason: request.reason,
         found: request.found,
         result: request.result,
     };
-    control(state, names, request.request_id, verb(stuck)).await
+    let principal = auth::operator(request.by, request.reason);
+    decide(state, names, wait, request.request_id, principal, verb(stuck)).await
 }
 
+/// Sends what whoever may publish for the tenant may say.
 async fn control(
     state: &ApiState,
     names: &Names,
+    wait: WaitParameters,
     request_id: Option<String>,
     verb: ControlVerb,
 ) -> Result<Response, Problem> {
     let id = extract::instance(state.tenancy, names)?;
-    let request_id = request_id.unwrap_or_else(uuid_text);
-    let published = state.control.control(&id, &request_id, verb).await?;
-    Ok((StatusCode::ACCEPTED, Json(published)).into_response())
+    let request_id = requests::request_id(request_id)?;
+    ask(state, &id, wait, request_id, None, verb).await
 }
 
-/// Dead letters of the tenant: `?after=<cursor>&limit=<1..500>`.
-pub async fn dead_letters(
-    State(state): State<ApiState>,
-    Path(names): Path<Names>,
-    Parameters(query): Parameters<PageParameters>,
+/// Sends what an operator decides.
+pub(super) async fn decide(
+    state: &ApiState,
+    names: &Names,
+    wait: WaitParameters,
+    request_id: Option<String>,
+    principal: Principal,
+    verb: ControlVerb,
 ) -> Result<Response, Problem> {
-    let tenant = extract::tenant(state.tenancy, &names)?;
-    let page = query.page()?;
-    Ok(Json(state.control.dead_letters(&tenant, page).await?).into_response())
+    let id = extract::instance(state.tenancy, names)?;
+    let request_id = requests::request_id(request_id)?;
+    ask(state, &id, wait, request_id, Some(principal), verb).await
+}
+
+async fn ask(
+    state: &ApiState,
+    id: &InstanceId,
+    wait: WaitParameters,
+    request_id: String,
+    principal: Option<Principal>,
+    verb: ControlVerb,
+) -> Result<Response, Problem> {
+    let message = ControlMessage {
+        request_id,
+        principal,
+        verb,
+    };
+    let waiting = wait.of_command(state)?;
+    let requested = state.control.control(id, message, waiting.patience).await?;
+    requests::commanded(requested)
 }
 
 pub async fn retry_dead_letter(
     State(state): State<ApiState>,
     Path(names): Path<Names>,
 ) -> Result<Response, Problem> {
-    decide(&state, &names, LetterDecision::Retry).await
+    decide_letter(&state, &names, LetterDecision::Retry).await
 }
 
 pub async fn discard_dead_letter(
     State(state): State<ApiState>,
     Path(names): Path<Names>,
 ) -> Result<Response, Problem> {
-    decide(&state, &names, LetterDecision::Discard).await
+    decide_letter(&state, &names, LetterDecision::Discard).await
 }
 
-async fn decide(state: &ApiState, names: &Names, decision: LetterDecision) -> Result<Response, Problem> {
+async fn decide_letter(
+    state: &ApiState,
+    names: &Names,
+    decision: LetterDecision,
+) -> Result<Response, Problem> {
     let tenant = extract::tenant(state.tenancy, names)?;
     let id = names.get("id").map_or("", String::as_str);
     state.control.decide(&tenant, id, decision).await?;
@@ -354,9 +430,12 @@ pub(super) fn sized(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Proble
     })
 }
 
-fn control_request<T: Default + serde::de::DeserializeOwned>(body: &Bytes) -> Result<T, Problem> {
+pub(super) fn control_request<T: Default + serde::de::DeserializeOwned>(body: &Bytes) -> Result<T, Problem> {
     if body.is_empty() {
         return Ok(T::default());
     }
-    serde_json::from_slice(body).map_err(|error| Problem::invalid(format!("invalid body: {error}")))
+    // A repeated key would be read as whichever comes last, and what is nested too deep would be a dead letter.
+    let invalid = |message: String| Problem::invalid(format!("invalid body: {message}"));
+    json::Json::parse(body, Limits::default().json_depth).map_err(|error| invalid(error.to_string()))?;
+    serde_json::from_slice(body).map_err(|error| invalid(error.to_string()))
 }

@@ -3,34 +3,55 @@
 //! It knows `ports::control` and nothing behind it. Errors are problem+json (RFC 9457) with a stable code.
 
 pub mod aliases;
+pub mod auth;
 mod connections;
 mod definitions;
+pub mod endpoints;
+mod entrance;
 pub mod extract;
+mod gate;
 mod guard;
 pub mod instances;
+mod jobs;
+pub mod openapi;
 pub mod operations;
 pub mod problem;
+mod queries;
+mod requests;
 mod schedules;
+pub mod search;
 mod settings;
+mod trace;
+mod verbs;
+mod watch;
 
 pub use connections::serve;
 pub use settings::{Authentication, Settings};
 
 use std::any::Any;
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::MethodRouter;
+use tokio::sync::Semaphore;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::timeout::TimeoutLayer;
 
+use self::auth::Door;
+use self::endpoints::{Endpoint, Kind, Place};
+use self::entrance::Entrance;
+use self::gate::Gate;
 use self::guard::Hosts;
 use self::problem::Problem;
+use crate::kernel::ids::TenantId;
 use crate::kernel::subject::Tenancy;
+use crate::ports::clock::Clock;
 use crate::ports::control::Control;
 
 /// What every handler can reach.
@@ -38,8 +59,21 @@ use crate::ports::control::Control;
 pub struct ApiState {
     pub control: Arc<dyn Control>,
     pub tenancy: Tenancy,
+    /// The tenants served; `None` for any.
+    pub tenants: Option<Arc<[TenantId]>>,
+    /// Knows principals by their credentials.
+    pub door: Arc<Door>,
+    pub clock: Arc<dyn Clock>,
     /// Whether events are accepted over HTTP.
     pub accept_events: bool,
+    /// Places of requests that wait.
+    pub waits: Arc<Semaphore>,
+    /// Places of watches.
+    pub streams: Arc<Semaphore>,
+    /// Longest wait of a request.
+    pub wait_max: Duration,
+    /// Longest time until a request is answered that does not wait.
+    pub request_timeout: Duration,
 }
 
 /// Largest request body, in bytes.
@@ -75,153 +109,86 @@ fn answering_panics<S: Clone + Send + Sync + 'static>(router: Router<S>, on_pani
     router.layer(CatchPanicLayer::custom(answer))
 }
 
-/// Builds the router.
-pub fn router(state: ApiState, settings: &Settings, on_panic: OnPanic) -> Router {
-    let quick = routed(quick_pages(state.tenancy))
+/// Builds the router of the endpoints in `place`.
+pub fn router(state: ApiState, settings: &Settings, place: Place, on_panic: OnPanic) -> Router {
+    let all = endpoints::all(state.tenancy);
+    let entrance = Entrance::new(state.tenancy, &all);
+    let mut router = Router::new();
+    let here = |endpoint: &Endpoint| {
+        place == Place::Everywhere || endpoint.place == place || endpoint.place == Place::Everywhere
+    };
+    for endpoint in all.into_iter().filter(here) {
+        let path = endpoint.path.clone();
+        router = router.route(&path, gated(endpoint, &state, settings));
+    }
+    let router = router
         .fallback(problem::no_such_page)
         .method_not_allowed_fallback(problem::no_such_method)
-        .layer(TimeoutLayer::with_status_code(
-            StatusCode::SERVICE_UNAVAILABLE,
-            settings.request_timeout.duration(),
-        ));
-    let slow = routed(slow_pages()).method_not_allowed_fallback(problem::no_such_method);
-    let router = quick
-        .merge(slow)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(middleware::from_fn(bounded))
         .layer(middleware::from_fn_with_state(
             Hosts::new(&settings.hosts),
             guard::guard,
-        ));
-    answering_panics(router, on_panic).with_state(state)
+        ))
+        .with_state(state);
+    entered(answering_panics(router, on_panic), entrance)
 }
 
-/// The paths of all pages.
-#[must_use]
-pub fn paths(tenancy: Tenancy) -> Vec<String> {
-    let pages = quick_pages(tenancy).into_iter().chain(slow_pages());
-    pages.map(|(path, _)| path).collect()
+/// A router behind the entrance, which may change the path by which the endpoint is found.
+fn entered(router: Router, entrance: Entrance) -> Router {
+    let entering = middleware::from_fn_with_state(entrance, entrance::enter);
+    Router::new().fallback_service(router).layer(entering)
 }
 
-/// A path, and what is answered there.
-type Page = (String, MethodRouter<ApiState>);
-
-fn routed(pages: Vec<Page>) -> Router<ApiState> {
-    let pages = pages.into_iter();
-    pages.fold(Router::new(), |router, (path, methods)| {
-        router.route(&path, methods)
-    })
-}
-
-/// Pages whose answer may take as long as a shard needs for what is asked for, which goes on without whoever asked.
-fn slow_pages() -> Vec<Page> {
-    [
-        ("open", plain(post(operations::open_shard))),
-        ("close", plain(post(operations::close_shard))),
-    ]
-    .map(|(verb, methods)| (format!("/admin/shards/{{shard}}/{verb}"), methods))
-    .into()
-}
-
-fn quick_pages(tenancy: Tenancy) -> Vec<Page> {
-    let tenant = [
-        ("/events", plain(post(instances::publish_event))),
-        (
-            "/sagas/{saga}/instances",
-            plain(post(instances::start)).get(instances::list),
-        ),
-        ("/sagas/{saga}/instances/{key}", get(instances::show)),
-        ("/sagas/{saga}/instances/{key}/inputs", get(instances::inputs)),
-        (
-            "/sagas/{saga}/instances/{key}/cancel",
-            plain(post(instances::cancel)),
-        ),
-        (
-            "/sagas/{saga}/instances/{key}/signals/{name}",
-            plain(post(instances::signal)),
-        ),
-        (
-            "/sagas/{saga}/instances/{key}/retry",
-            plain(post(instances::retry)),
-        ),
-        ("/sagas/{saga}/instances/{key}/skip", plain(post(instances::skip))),
-        (
-            "/sagas/{saga}/instances/{key}/resolve",
-            plain(post(instances::resolve)),
-        ),
-        ("/sagas/{saga}/aliases/{name}/{value}", plain(get(aliases::show))),
-        ("/schedules", plain(get(schedules::list))),
-        ("/sagas/{saga}/schedule", plain(get(schedules::show))),
-        ("/sagas/{saga}/schedule/pause", plain(post(schedules::pause))),
-        ("/sagas/{saga}/schedule/resume", plain(post(schedules::resume))),
-        ("/dead-letters", get(instances::dead_letters)),
-        (
-            "/dead-letters/{id}/retry",
-            plain(post(instances::retry_dead_letter)),
-        ),
-        (
-            "/dead-letters/{id}/discard",
-            plain(post(instances::discard_dead_letter)),
-        ),
-    ];
-    // Without multi-tenancy the tenant segment is absent, as it is in subjects.
-    let prefix = match tenancy {
-        Tenancy::Multi => "/v1/tenants/{tenant}",
-        Tenancy::Single => "/v1",
+/// The handler of an endpoint behind its gate.
+fn gated(endpoint: Endpoint, state: &ApiState, settings: &Settings) -> MethodRouter<ApiState> {
+    let (handler, is_slow, waits) = (
+        endpoint.handler.clone(),
+        endpoint.kind == Kind::Slow,
+        endpoint.waits(),
+    );
+    let gate = Gate {
+        state: state.clone(),
+        endpoint: Arc::new(endpoint),
     };
-    let common = [
-        ("/health", plain(get(operations::health))),
-        ("/metrics", plain(get(operations::metrics))),
-        ("/info", plain(get(operations::info))),
-        ("/admin/drain", plain(post(operations::drain))),
-        ("/admin/reload", plain(post(operations::reload))),
-        ("/v1/definitions", get(definitions::list)),
-        ("/v1/definitions/{hash}", plain(get(definitions::show))),
-        ("/admin/breakers", plain(get(operations::breakers))),
-        (
-            "/admin/breakers/{upstream}",
-            plain(post(operations::force_breaker)),
-        ),
-        ("/admin/shards", plain(get(operations::shards))),
-        (
-            "/admin/shards/{shard}/accept-gap",
-            plain(post(operations::accept_gap)),
-        ),
-        ("/admin/shards/{shard}/rebind", plain(post(operations::rebind))),
-        ("/admin/shards/{shard}/pending", get(operations::pending)),
-        ("/admin/shards/{shard}/release", plain(post(operations::release))),
-        ("/admin/shards/{shard}/discard", plain(post(operations::discard))),
-        ("/v1/definitions/{hash}/migrate", post(definitions::migrate)),
-        ("/v1/migrations/{id}", plain(get(definitions::migration))),
-        ("/v1/callbacks/{token}", plain(post(instances::callback))),
-    ];
-    let tenant = tenant.map(|(path, methods)| (format!("{prefix}{path}"), methods));
-    let common = common.map(|(path, methods)| (path.to_owned(), methods));
-    probes().into_iter().chain(common).chain(tenant).collect()
+    let handler = handler.route_layer(middleware::from_fn_with_state(gate, gate::pass));
+    if is_slow {
+        return handler;
+    }
+    if waits {
+        return handler.route_layer(middleware::from_fn_with_state(state.clone(), requests::limit));
+    }
+    handler.route_layer(TimeoutLayer::with_status_code(
+        StatusCode::SERVICE_UNAVAILABLE,
+        settings.request_timeout.duration(),
+    ))
+}
+
+/// The paths of all endpoints.
+#[must_use]
+pub fn paths(tenancy: Tenancy) -> BTreeSet<String> {
+    endpoints::all(tenancy)
+        .into_iter()
+        .map(|endpoint| endpoint.path)
+        .collect()
 }
 
 /// What is answered where there are more connections than there may be.
 pub fn crowded(state: ApiState) -> Router {
-    routed(probes())
-        .fallback(problem::too_many_connections)
-        .with_state(state)
-}
-
-/// What orchestrators ask.
-fn probes() -> Vec<Page> {
-    vec![
-        ("/live".to_owned(), plain(get(operations::live))),
-        ("/ready".to_owned(), plain(get(operations::ready))),
-    ]
-}
-
-/// Methods that take no query parameter.
-fn plain(methods: MethodRouter<ApiState>) -> MethodRouter<ApiState> {
-    methods.layer(middleware::from_fn(extract::no_parameters))
+    let probes = endpoints::probes();
+    let entrance = Entrance::new(state.tenancy, &probes);
+    let router = probes.into_iter().fold(Router::new(), |router, endpoint| {
+        router.route(&endpoint.path, endpoint.handler)
+    });
+    entered(
+        router.fallback(problem::too_many_connections).with_state(state),
+        entrance,
+    )
 }
 
 #[cfg(test)]
 mod tests {
+    use axum::routing::get;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use hyper::service::Service as _;

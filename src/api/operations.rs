@@ -17,7 +17,7 @@ use crate::kernel::subject::Tenancy;
 use crate::ports::control::{AcceptRequest, AcceptVerb, BreakerForce, DrainStarted, ReloadError};
 use crate::ports::held::{HeldRequest, HeldVerb};
 
-/// 200 while the process moves. It asks neither storage nor broker: a restart cures neither.
+/// 200 while the process moves. It asks neither storage nor broker: a restart fixes neither.
 pub async fn live(State(state): State<ApiState>) -> Response {
     if state.control.alive() {
         Json(json!({"live": true})).into_response()
@@ -66,12 +66,9 @@ pub async fn reload(State(state): State<ApiState>) -> Response {
         Ok(reloaded) => Json(reloaded).into_response(),
         Err(ReloadError::Unavailable(message)) => Problem::unavailable(message).into_response(),
         Err(ReloadError::Refused { message, findings }) => {
-            let problem = Problem::refused(message);
-            let status = StatusCode::UNPROCESSABLE_ENTITY;
-            let mut body = serde_json::to_value(&problem).unwrap_or_default();
-            body["findings"] = json!(findings);
-            let kind = [(header::CONTENT_TYPE, "application/problem+json")];
-            (status, kind, body.to_string()).into_response()
+            let mut problem = Problem::refused(message);
+            problem.errors = findings.iter().map(|finding| json!(finding)).collect();
+            problem.into_response()
         }
     }
 }

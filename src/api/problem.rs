@@ -1,26 +1,85 @@
 //! Errors as RFC 9457 problem details.
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{Path, State};
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use super::ApiState;
+use super::endpoints::Role;
+use super::{ApiState, trace};
 use crate::kernel::subject::Tenancy;
 use crate::ports::control::ControlError;
 
 /// One refused request.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Problem {
     pub title: &'static str,
     pub status: u16,
     pub detail: String,
     /// Stable code, with a page under docs/errors/.
     pub code: &'static str,
+    /// What is wrong, one by one, where it has a place in the request or in a file.
+    pub errors: Vec<serde_json::Value>,
+    /// The outcome of a request to an instance.
+    pub outcome: Option<serde_json::Value>,
+}
+
+/// As it is sent.
+#[derive(Serialize)]
+struct Wire<'p> {
+    /// Where this process explains the code.
+    #[serde(rename = "type")]
+    kind: String,
+    title: &'static str,
+    status: u16,
+    detail: &'p str,
+    code: &'static str,
+    /// That of `traceparent`, or one of its own; the log has it too.
+    trace_id: Option<String>,
+    errors: &'p [serde_json::Value],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outcome: Option<&'p serde_json::Value>,
+}
+
+/// The pages of the codes, as they are in docs/errors/.
+const PAGES: [(&str, &str); 15] = [
+    ("SR0501", include_str!("../../docs/errors/SR0501.md")),
+    ("SR0502", include_str!("../../docs/errors/SR0502.md")),
+    ("SR0503", include_str!("../../docs/errors/SR0503.md")),
+    ("SR0504", include_str!("../../docs/errors/SR0504.md")),
+    ("SR0505", include_str!("../../docs/errors/SR0505.md")),
+    ("SR0506", include_str!("../../docs/errors/SR0506.md")),
+    ("SR0507", include_str!("../../docs/errors/SR0507.md")),
+    ("SR0508", include_str!("../../docs/errors/SR0508.md")),
+    ("SR0509", include_str!("../../docs/errors/SR0509.md")),
+    ("SR0510", include_str!("../../docs/errors/SR0510.md")),
+    ("SR0511", include_str!("../../docs/errors/SR0511.md")),
+    ("SR0512", include_str!("../../docs/errors/SR0512.md")),
+    ("SR0513", include_str!("../../docs/errors/SR0513.md")),
+    ("SR0514", include_str!("../../docs/errors/SR0514.md")),
+    ("SR0515", include_str!("../../docs/errors/SR0515.md")),
+];
+
+/// Explains a code: the `type` of problems leads here.
+pub async fn page(Path(code): Path<String>) -> Result<Response, Problem> {
+    let found = PAGES.iter().find(|(known, _)| *known == code);
+    let (_, text) = found.ok_or_else(|| Problem::not_found("no problem of this API has this code"))?;
+    Ok(([(header::CONTENT_TYPE, "text/markdown; charset=utf-8")], *text).into_response())
 }
 
 impl Problem {
+    /// Adds where in the request it is: in `query`, `path`, `header` or `body`, under which name.
+    #[must_use]
+    pub fn of(mut self, part: &str, name: &str) -> Self {
+        let mut error = serde_json::json!({"in": part, "detail": self.detail});
+        if !name.is_empty() {
+            error["name"] = name.into();
+        }
+        self.errors.push(error);
+        self
+    }
+
     pub fn invalid(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "invalid request", "SR0501", detail)
     }
@@ -29,8 +88,58 @@ impl Problem {
         Self::new(StatusCode::NOT_FOUND, "not found", "SR0502", detail)
     }
 
+    /// Of a tenant that is not served, and of one that is not the caller's.
+    pub fn no_such_tenant() -> Self {
+        Self::not_found("no such tenant")
+    }
+
+    pub fn unauthenticated() -> Self {
+        Self::new(
+            StatusCode::UNAUTHORIZED,
+            "credentials needed",
+            "SR0512",
+            "send a valid token: Authorization: Bearer <token>",
+        )
+    }
+
+    /// Of a principal that may see the thing, but not do this.
+    pub fn forbidden(needed: Role) -> Self {
+        Self::new(
+            StatusCode::FORBIDDEN,
+            "not allowed",
+            "SR0513",
+            format!("this needs the role {}", needed.as_str()),
+        )
+    }
+
+    pub fn method_not_allowed() -> Self {
+        Self::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "method not allowed",
+            "SR0511",
+            "this endpoint does not have this method; docs/operations.md lists the API",
+        )
+    }
+
     pub fn conflict(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, "conflict", "SR0503", detail)
+    }
+
+    /// Of a request whose id another one had.
+    pub fn mismatch(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, "input_mismatch", "SR0514", detail)
+    }
+
+    /// Of a start whose instance runs.
+    pub fn exists(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, "instance exists", "SR0515", detail)
+    }
+
+    /// Adds the outcome of the request.
+    #[must_use]
+    pub fn with_outcome(mut self, outcome: serde_json::Value) -> Self {
+        self.outcome = Some(outcome);
+        self
     }
 
     pub fn gone(detail: impl Into<String>) -> Self {
@@ -88,6 +197,8 @@ impl Problem {
             status: status.as_u16(),
             detail: detail.into(),
             code,
+            errors: Vec::new(),
+            outcome: None,
         }
     }
 }
@@ -98,6 +209,7 @@ impl From<ControlError> for Problem {
             ControlError::NotFound(detail) => Self::not_found(detail),
             ControlError::Invalid(detail) => Self::invalid(detail),
             ControlError::Conflict(detail) => Self::conflict(detail),
+            ControlError::Mismatch(detail) => Self::mismatch(detail),
             ControlError::Gone(detail) => Self::gone(detail),
             ControlError::Unavailable(detail) => Self::unavailable(detail),
         }
@@ -107,12 +219,42 @@ impl From<ControlError> for Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let mut response = (status, Json(&self)).into_response();
+        let trace_id = trace::current();
+        if status == StatusCode::INTERNAL_SERVER_ERROR {
+            tracing::error!(
+                trace_id,
+                code = self.code,
+                detail = self.detail,
+                "a request failed"
+            );
+        } else {
+            tracing::debug!(
+                trace_id,
+                code = self.code,
+                status = self.status,
+                detail = self.detail,
+                "a request was refused"
+            );
+        }
+        let wire = Wire {
+            kind: format!("/errors/{}", self.code),
+            title: self.title,
+            status: self.status,
+            detail: &self.detail,
+            code: self.code,
+            trace_id,
+            errors: &self.errors,
+            outcome: self.outcome.as_ref(),
+        };
+        let mut response = (status, Json(wire)).into_response();
         let headers = response.headers_mut();
         headers.insert(
             header::CONTENT_TYPE,
             HeaderValue::from_static("application/problem+json"),
         );
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
         if status == StatusCode::SERVICE_UNAVAILABLE {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
@@ -137,8 +279,6 @@ pub async fn too_many_connections() -> Problem {
     Problem::unavailable("the API has reached http.connections_max; retry later")
 }
 
-pub async fn no_such_method() -> Response {
-    let mut problem = Problem::invalid("method not allowed");
-    problem.status = StatusCode::METHOD_NOT_ALLOWED.as_u16();
-    problem.into_response()
+pub async fn no_such_method() -> Problem {
+    Problem::method_not_allowed()
 }

@@ -1,20 +1,27 @@
 //! Where the API listens, to whom it answers, and how much of it one client can take.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::kernel::duration::Millis;
 
 /// Everything that a manifest says about the HTTP API.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// Address of the HTTP API. Default `127.0.0.1:8080`. Beyond loopback it needs `authentication: in_front`.
+    /// Address of the HTTP API. Default `127.0.0.1:8080`. Beyond loopback it needs `authentication`.
     pub listen: SocketAddr,
-    /// Who authenticates requests: `none` (default), or `in_front`, something between the clients and this address that
-    /// lets only authenticated requests through.
+    /// Address of `/admin`, `/health`, `/info` and `/metrics`. Default: that of `listen`.
+    pub admin_listen: Option<SocketAddr>,
+    /// Who authenticates requests: `none` (default), `tokens`, which the runner checks, or `in_front`, something between the
+    /// clients and this address that lets only authenticated requests through.
     pub authentication: Authentication,
+    /// File of the hashes of tokens, for `authentication: tokens`.
+    pub tokens_file: Option<PathBuf>,
+    /// Something in front encrypts, so that tokens may be accepted beyond loopback without TLS. Default false.
+    pub encrypted_in_front: bool,
     /// Names by which clients reach the API, besides `localhost` and IP addresses, which are always allowed.
     pub hosts: Vec<String>,
     /// Accept events by `POST /v1/tenants/{tenant}/events`. Default false; `dev` turns it on.
@@ -27,17 +34,25 @@ pub struct Settings {
     pub request_timeout: Millis,
     /// Longest time in which a client may take an answer. Default 60s.
     pub answer_timeout: Millis,
+    /// Longest wait for the outcome of a request or for an instance (`?wait=`); longer ones are cut to it. Default 60s.
+    pub wait_max: Millis,
+    /// Requests that wait at the same time; further ones are answered 503. Default 256.
+    pub waits_max: usize,
+    /// Instances that are watched at the same time (`.../events`); further requests are answered 503. Default 64.
+    pub streams_max: usize,
     /// Bytes of one page of a list. Items that do not fit are on the next one. Default 1 MiB.
     pub page_bytes_max: usize,
 }
 
 /// Who authenticates requests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Authentication {
     /// Nobody: only this machine may reach the API.
     #[default]
     None,
+    /// The runner, by bearer tokens.
+    Tokens,
     /// Whatever stands between the clients and the API.
     InFront,
 }
@@ -46,23 +61,55 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
+            admin_listen: None,
             authentication: Authentication::None,
+            tokens_file: None,
+            encrypted_in_front: false,
             hosts: Vec::new(),
             accept_events: false,
             connections_max: 512,
             header_timeout: Millis::seconds(10),
             request_timeout: Millis::seconds(10),
             answer_timeout: Millis::seconds(60),
+            wait_max: Millis::seconds(60),
+            waits_max: 256,
+            streams_max: 64,
             page_bytes_max: 1024 * 1024,
         }
     }
 }
 
 impl Settings {
-    /// Whether other machines could reach the API, and nobody authenticates them.
+    /// The address that other machines could reach although nobody authenticates them.
     #[must_use]
-    pub fn is_exposed(&self) -> bool {
-        self.authentication == Authentication::None && !is_loopback(self.listen.ip())
+    pub fn exposed(&self) -> Option<(&'static str, SocketAddr)> {
+        self.beyond_loopback()
+            .filter(|_| self.authentication == Authentication::None)
+    }
+
+    /// An address that other machines can reach.
+    fn beyond_loopback(&self) -> Option<(&'static str, SocketAddr)> {
+        let listen = [
+            ("http.listen", Some(self.listen)),
+            ("http.admin_listen", self.admin_listen),
+        ];
+        listen
+            .into_iter()
+            .filter_map(|(key, address)| Some((key, address?)))
+            .find(|(_, address)| !is_loopback(address.ip()))
+    }
+
+    /// The address of a listener of its own for operators, if there is one.
+    #[must_use]
+    pub fn own_admin_listen(&self) -> Option<SocketAddr> {
+        self.admin_listen.filter(|address| *address != self.listen)
+    }
+
+    /// Finds files beside the manifest.
+    pub fn resolve(&mut self, base: &Path) {
+        if let Some(path) = self.tokens_file.as_mut().filter(|path| path.is_relative()) {
+            *path = base.join(&*path);
+        }
     }
 
     /// Checks what a type does not.
@@ -78,6 +125,17 @@ impl Settings {
                 ));
             }
         }
+        if (self.authentication == Authentication::Tokens) != self.tokens_file.is_some() {
+            return Err("http.authentication: tokens and http.tokens_file belong together".to_owned());
+        }
+        if self.authentication == Authentication::Tokens
+            && !self.encrypted_in_front
+            && let Some((key, address)) = self.beyond_loopback()
+        {
+            return Err(format!(
+                "{key} {address} can be reached from other machines, and tokens would be sent there unencrypted: listen on 127.0.0.1, or say http.encrypted_in_front: true where something in front encrypts"
+            ));
+        }
         if self.connections_max == 0 || self.page_bytes_max == 0 {
             return Err("http.connections_max and http.page_bytes_max must be at least 1".to_owned());
         }
@@ -85,6 +143,7 @@ impl Settings {
             ("header_timeout", self.header_timeout),
             ("request_timeout", self.request_timeout),
             ("answer_timeout", self.answer_timeout),
+            ("wait_max", self.wait_max),
         ] {
             if time.duration().is_zero() {
                 return Err(format!("http.{name} must be longer than 0s"));
@@ -120,12 +179,29 @@ mod tests {
                 listen,
                 ..Settings::default()
             };
-            assert_eq!(alone.is_exposed(), exposed, "{listen}");
+            assert_eq!(alone.exposed().is_some(), exposed, "{listen}");
             let guarded = Settings {
                 authentication: Authentication::InFront,
                 ..alone
             };
-            assert!(!guarded.is_exposed(), "{listen}");
+            assert_eq!(guarded.exposed(), None, "{listen}");
+            let admin = Settings {
+                admin_listen: Some(listen),
+                ..Settings::default()
+            };
+            assert_eq!(admin.exposed().is_some(), exposed, "{listen}");
+            let mut tokens = Settings {
+                listen,
+                authentication: Authentication::Tokens,
+                tokens_file: Some("tokens".into()),
+                ..Settings::default()
+            };
+            assert_eq!(tokens.exposed(), None, "{listen}");
+            assert_eq!(tokens.check().is_err(), exposed, "{listen}: unencrypted");
+            tokens.encrypted_in_front = true;
+            assert_eq!(tokens.check(), Ok(()), "{listen}");
+            tokens.tokens_file = None;
+            assert!(tokens.check().is_err(), "{listen}");
         }
     }
 

@@ -20,7 +20,7 @@ use crate::ports::control::{
     AcceptReport, AcceptRequest, AcceptVerb, AcceptedView, ControlError, Sequences, rfc3339,
 };
 use crate::shard::mailbox::{Mail, Refused, Reposition};
-use crate::shard::{ShardState, Standing, stream_trouble};
+use crate::shard::{ShardState, Standing, gap, stream_trouble, with_halt};
 use crate::storage::rows::{AcceptedRow, HaltRow, PositionRow};
 
 /// Rows of the history among which the newest message is sought that still stands.
@@ -100,7 +100,8 @@ struct Plan {
     row: PositionRow,
     found: (&'static str, String),
     to: PositionRow,
-    /// Neither read by the shard nor there any more, or passed over because the operator said so.
+    /// Neither read by the shard nor there any more, or passed over because the operator said so. It begins before the position
+    /// where messages there are gone unread, too.
     skipped: Option<(u64, u64)>,
 }
 
@@ -125,22 +126,20 @@ impl Plan {
         };
         let standing = at(broker, name, row.sequence).await?;
         let trouble = stream_trouble(&row, &state, standing);
-        let found = match trouble.clone() {
-            Some(found) => found,
-            None => of_readers(node, running, shown, stream).await?.ok_or_else(|| {
-                ControlError::Conflict(format!(
-                    "stream {name} is the one that was read: nothing to accept"
-                ))
-            })?,
-        };
+        let halt = of_readers(node, running, shown, stream).await?;
+        let found = with_halt(trouble.clone(), halt.clone()).ok_or_else(|| {
+            ControlError::Conflict(format!(
+                "stream {name} is the one that was read: nothing to accept"
+            ))
+        })?;
         if found.0 != verb.accepts() {
             let message = format!("this is {}, not {}: {}", found.0, verb.accepts(), found.1);
             return Err(ControlError::Conflict(message));
         }
         let first = state.first_sequence;
-        let (sequence, gap) = match (verb, &trouble) {
+        let (sequence, lost) = match (verb, &trouble) {
             (_, None) => (row.sequence, None),
-            (AcceptVerb::Gap, Some(_)) => (first - 1, Some((row.sequence + 1, first - 1))),
+            (AcceptVerb::Gap, Some(_)) => (first - 1, Some(gap(row.sequence, first, halt.as_ref()))),
             (AcceptVerb::Rebind, Some(_)) => (
                 newest_that_stands(node, broker, shown, &row, &state, stream).await?,
                 None,
@@ -156,7 +155,7 @@ impl Plan {
             )));
         }
         let passed_over = (target > sequence).then_some((sequence + 1, target));
-        let skipped = match (gap, passed_over) {
+        let skipped = match (lost, passed_over) {
             (Some((from, _)), Some((_, to))) => Some((from, to)),
             (one, other) => one.or(other),
         };
@@ -184,7 +183,14 @@ impl Plan {
         let end = self.state.last_sequence;
         let mut lost = Vec::new();
         if let Some((first, last)) = self.skipped {
-            lost.push(format!("the shard never reads the messages {first} to {last}"));
+            let is_before = self.found.0 == "stream.gap" && first <= from;
+            let next = if is_before { from + 1 } else { first };
+            lost.push(format!("the shard never reads the messages {next} to {last}"));
+            if is_before {
+                lost.push(format!(
+                    "of the messages {first} to {from} some were removed before it was known that they were read"
+                ));
+            }
         }
         if to == from && self.skipped.is_none() {
             lost.push(self.found.1.clone());
@@ -249,23 +255,21 @@ fn lost_with(stream: SourceStream) -> impl Iterator<Item = &'static str> {
     sentences.iter().copied()
 }
 
-/// Why a stream is not read that is, as far as the position of the shard tells, as it was: what a reader has found, now or in an
-/// earlier life of the process.
+/// Why a stream is not read on, as a reader has found it, now or in an earlier life of the process.
 async fn of_readers(
     node: &Node,
     running: &Running,
     shown: &Shown,
     stream: SourceStream,
-) -> Result<Option<(&'static str, String)>, ControlError> {
+) -> Result<Option<HaltRow>, ControlError> {
     let mut all = running.streams().await.into_iter();
     let now = all.find(|status| status.stream == stream);
     let now = now.and_then(|status| status.halted);
     if let Some(halt) = now.filter(|halt| ["stream.gap", "stream.identity"].contains(&halt.reason)) {
-        return Ok(Some((halt.reason, halt.message)));
+        return Ok(Some(halt.row()));
     }
     let reader = shown.reader.clone();
-    let kept = blocking(&node.tasks, move || reader.halt(stream)).await?;
-    Ok(kept.map(HaltRow::reason))
+    blocking(&node.tasks, move || reader.halt(stream)).await
 }
 
 /// The newest message that the shard's history knows and that still stands in the stream, or else the one before its

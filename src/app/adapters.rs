@@ -40,7 +40,7 @@ pub trait Adapters: Send + Sync + 'static {
     /// Connects to the broker.
     ///
     /// # Errors
-    /// [`StartError::Broker`] for what waiting cannot cure.
+    /// [`StartError::Broker`] for what waiting cannot fix.
     async fn broker(
         &self,
         manifest: &Manifest,

@@ -9,18 +9,56 @@ use std::sync::Arc;
 
 use super::control::blocking;
 use super::node::Node;
+use super::requests::mismatch;
 use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::{Awaited, SIGNAL_PREFIX, Step};
-use crate::kernel::envelope::ControlVerb;
-use crate::kernel::ids::{ClusterId, InstanceId, shard_of};
-use crate::kernel::input::{Control, Input, InputBody, Origin, StuckDecision, Verdict};
+use crate::kernel::envelope::{ControlMessage, ControlVerb, Principal};
+use crate::kernel::ids::{ClusterId, InstanceId, Key, shard_of};
+use crate::kernel::input::{
+    Control, Input, InputBody, Operation, OperationVerb, Origin, StuckDecision, Verdict,
+};
 use crate::kernel::limits::Limits;
 use crate::kernel::patch::{IgnoreReason, Outcome};
 use crate::kernel::record::{Phase, Record, StepState, StepStatus};
-use crate::kernel::transition::{Context, Unfit, apply, check_answer};
+use crate::kernel::transition::{
+    Context, Unfit, apply, check_answer, may_be_cancelled, repeated, rerun_obstacle, restart_obstacle,
+    skip_obstacle,
+};
 use crate::kernel::view::{InstanceView, LetterView, StuckIn};
 use crate::ports::control::ControlError;
 use crate::storage::read::Found as Instance;
+
+/// Whether the instance has applied this request before.
+///
+/// # Errors
+/// [`ControlError::Mismatch`] where it has applied another one of its id.
+pub(super) async fn is_repeated(
+    node: &Node,
+    id: &InstanceId,
+    request_id: &str,
+    control: &Control,
+) -> Result<bool, ControlError> {
+    let reader = node.shard(id).await?.reader;
+    let input = Input {
+        instance: id.clone(),
+        id: request_id.to_owned(),
+        time: node.clock.now(),
+        origin: Origin::Local,
+        body: InputBody::Control(control.clone()),
+    };
+    let known = blocking(&node.tasks, move || {
+        Ok(match reader.instance(&input.instance)? {
+            None => None,
+            Some(Instance::Live(record)) => repeated(&record, &input),
+            Some(Instance::Ended(summary)) => repeated(&summary.record, &input),
+        })
+    });
+    match known.await? {
+        None => Ok(false),
+        Some(IgnoreReason::Mismatch) => Err(mismatch(request_id)),
+        Some(_) => Ok(true),
+    }
+}
 
 /// Checks a command to an instance, as the intake is going to read it.
 ///
@@ -49,7 +87,14 @@ pub(super) async fn check_use(
             None if is_callback(&input) => return Ok(Some(ControlError::Gone(missing(&input.instance)))),
             None => return Ok(Some(ControlError::NotFound(missing(&input.instance)))),
             Some(Instance::Live(record)) => record,
-            Some(Instance::Ended(summary)) => summary.record,
+            Some(Instance::Ended(summary)) => {
+                if let InputBody::Control(Control::Operate(operation)) = &input.body {
+                    let record = &summary.record;
+                    let definition = in_force.sagas.by_hash(&record.definition);
+                    return Ok(begins(definition, record, &input, operation, &limits));
+                }
+                summary.record
+            }
         };
         // Where the version is not loaded, the command waits for it.
         let definition = in_force.sagas.by_hash(&record.definition);
@@ -69,6 +114,33 @@ pub(super) async fn check_use(
         })
     });
     refusal.await?.map_or(Ok(()), Err)
+}
+
+/// Why an operator cannot have another go at an instance that has ended, if that is so.
+fn begins(
+    definition: Option<&Arc<Definition>>,
+    record: &Record,
+    input: &Input,
+    operation: &Operation,
+    limits: &Limits,
+) -> Option<ControlError> {
+    let key = &input.instance.key;
+    let Some(definition) = definition else {
+        let message = format!("the definition of instance {key} is not loaded");
+        return Some(ControlError::Conflict(message));
+    };
+    let obstacle = match &operation.verb {
+        OperationVerb::Rerun { found } => rerun_obstacle(definition, record, found, limits),
+        OperationVerb::Restart => restart_obstacle(definition, record),
+        verb => {
+            return Some(ControlError::Conflict(nothing_to_do(
+                definition, record, key, verb,
+            )));
+        }
+    };
+    let verb = operation.verb.as_str();
+    let message = obstacle.map(|obstacle| format!("{verb} of instance {key}: {obstacle}"))?;
+    Some(ControlError::Conflict(message))
 }
 
 /// Why there is nothing that a command could be for.
@@ -102,7 +174,7 @@ fn useless(
             Outcome::Ignored(_) if is_early(record, input) => None,
             Outcome::Ignored(reason) => {
                 let message = of_no_use(definition, record, input, reason);
-                // A step that waits for a callback may take no signs of life; the token is good then.
+                // A step that waits for a callback may take no heartbeats; the token is good then.
                 let is_gone = is_callback(input) && reason != IgnoreReason::NoHandler;
                 Some(
                     if is_gone || (is_callback(input) && record.phase != Phase::Running) {
@@ -124,7 +196,7 @@ const fn is_callback(input: &Input) -> bool {
     )
 }
 
-/// Whether it is a sign of life of work that was given out and whose step is about to wait for it: whoever sends it must not
+/// Whether it is a heartbeat of work that was given out and whose step is about to wait for it: whoever sends it must not
 /// take it for lost.
 fn is_early(record: &Record, input: &Input) -> bool {
     let InputBody::Control(Control::Heartbeat { work }) = &input.body else {
@@ -167,8 +239,10 @@ fn of_no_use(definition: &Definition, record: &Record, input: &Input, reason: Ig
         Control::Callback { .. } | Control::Heartbeat { .. } => {
             format!("nothing of instance {key}, which is {phase}, waits for this callback any more")
         }
+        Control::Retry if record.phase.is_terminal() => ended_retry(key, record.phase),
         Control::Retry => format!("nothing of instance {key}, which is {phase}, is stuck"),
         Control::DecideStuck(decision) => not_stuck(definition, record, input, decision),
+        Control::Operate(operation) => nothing_to_do(definition, record, key, &operation.verb),
         Control::Migrate { .. }
         | Control::Start { .. }
         | Control::CancelChild { .. }
@@ -180,10 +254,27 @@ fn of_no_use(definition: &Definition, record: &Record, input: &Input, reason: Ig
     }
 }
 
+/// What a retry needs to say of an instance that has ended.
+fn ended_retry(key: &Key, phase: Phase) -> String {
+    format!(
+        "instance {key} has ended, it is {}: nothing is stuck; to begin it again from where it failed, retry it with `ended` (`--ended`)",
+        phase.as_str()
+    )
+}
+
 /// Nothing is stuck of what an operator speaks of.
 fn not_stuck(definition: &Definition, record: &Record, input: &Input, decision: &StuckDecision) -> String {
     let key = &input.instance.key;
+    if record.phase.is_terminal() && decision.verdict == Verdict::Retry {
+        return ended_retry(key, record.phase);
+    }
+    let is_skip = decision.verdict == Verdict::Skip;
     let Some(step) = &decision.step else {
+        if is_skip && record.phase == Phase::Running {
+            return format!(
+                "no compensation of instance {key} is stuck; to skip a step that is in progress, say which (`step`)"
+            );
+        }
         return format!(
             "nothing of instance {key}, which is {}, is stuck; {} needs a stuck step or compensation",
             record.phase.as_str(),
@@ -193,11 +284,64 @@ fn not_stuck(definition: &Definition, record: &Record, input: &Input, decision: 
     let mut named = definition.steps.iter().zip(&record.steps);
     match named.find(|(named, _)| named.is_named(step)) {
         None => format!("saga {} has no step {step}", input.instance.saga),
+        Some((_, state)) if is_skip => format!(
+            "step {step} of instance {key} is {}: only a step in progress, or a stuck compensation, is skipped",
+            state.status.as_str()
+        ),
         Some((_, state)) => format!(
             "step {step} of instance {key} is {}, not stuck; {} needs a stuck step",
             state.status.as_str(),
             decision.verdict.as_str()
         ),
+    }
+}
+
+/// Why an operation changes nothing.
+fn nothing_to_do(definition: &Definition, record: &Record, key: &Key, verb: &OperationVerb) -> String {
+    let phase = record.phase.as_str();
+    match verb {
+        OperationVerb::Pause if record.paused.is_some() => format!("instance {key} is paused already"),
+        OperationVerb::Resume if !record.phase.is_terminal() => format!("instance {key} is not paused"),
+        OperationVerb::FireTimer { timer } | OperationVerb::CancelTimer { timer } => {
+            if record.timers.contains_key(timer) && !may_be_cancelled(definition, timer) {
+                return format!(
+                    "timer {timer} of instance {key} cannot be cancelled: what waits for it would wait for ever; fire it instead"
+                );
+            }
+            let set: Vec<&str> = record.timers.keys().map(String::as_str).collect();
+            let set = if set.is_empty() {
+                "none".to_owned()
+            } else {
+                set.join(", ")
+            };
+            format!("instance {key} has no timer {timer}; set are: {set}")
+        }
+        OperationVerb::TryNow { step: Some(step) } => {
+            let state = definition
+                .steps
+                .iter()
+                .zip(&record.steps)
+                .find(|(found, _)| found.is_named(step));
+            match state {
+                None => format!("the saga of instance {key} has no step {step}"),
+                Some((_, state)) if state.outstanding.is_some() => format!(
+                    "step {step} of instance {key} does not back off: its command is with a worker, which makes its own attempts"
+                ),
+                Some((_, state)) => format!(
+                    "step {step} of instance {key} is {}, and does not back off",
+                    state.status.as_str()
+                ),
+            }
+        }
+        OperationVerb::TryNow { step: None } => {
+            format!("nothing of instance {key}, which is {phase}, backs off")
+        }
+        OperationVerb::Rerun { .. } | OperationVerb::Restart => {
+            format!("instance {key} is {phase}: only one that has ended can be begun again")
+        }
+        OperationVerb::Pause | OperationVerb::Resume | OperationVerb::Kill => {
+            format!("instance {key} has ended: it is {phase}")
+        }
     }
 }
 
@@ -219,14 +363,41 @@ fn signals(definition: &Definition) -> BTreeSet<&str> {
 ///
 /// # Errors
 /// [`ControlError::Invalid`] for an answer that is none, [`ControlError::Conflict`] where nobody has asked.
-pub(super) async fn check(node: &Node, id: &InstanceId, verb: &ControlVerb) -> Result<(), ControlError> {
-    let decision = match verb {
-        ControlVerb::Retry(stuck) => stuck.clone().decide(Verdict::Retry),
-        ControlVerb::Skip(stuck) => stuck.clone().decide(Verdict::Skip),
-        ControlVerb::Resolve(stuck) => stuck.clone().decide(Verdict::Resolve),
-        _ => return Ok(()),
-    }
-    .map_err(|message| ControlError::Invalid(message.to_owned()))?;
+pub(super) async fn check(
+    node: &Node,
+    id: &InstanceId,
+    message: &ControlMessage,
+) -> Result<(), ControlError> {
+    let (verdict, stuck) = match &message.verb {
+        ControlVerb::Retry(stuck) => (Verdict::Retry, stuck),
+        ControlVerb::Skip(stuck) => (Verdict::Skip, stuck),
+        ControlVerb::Resolve(stuck) => (Verdict::Resolve, stuck),
+        ControlVerb::Pause { .. }
+        | ControlVerb::Resume { .. }
+        | ControlVerb::Kill { .. }
+        | ControlVerb::Restart { .. }
+        | ControlVerb::Cancel { .. }
+        | ControlVerb::FireTimer { .. }
+        | ControlVerb::CancelTimer { .. }
+        | ControlVerb::TryNow { .. }
+        | ControlVerb::Rerun { .. }
+        | ControlVerb::Signal { .. }
+        | ControlVerb::Start { .. }
+        | ControlVerb::CancelChild { .. }
+        | ControlVerb::Outcome { .. }
+        | ControlVerb::Callback { .. }
+        | ControlVerb::Heartbeat { .. }
+        | ControlVerb::RegisterAlias { .. }
+        | ControlVerb::ReleaseAlias { .. }
+        | ControlVerb::AskAlias { .. }
+        | ControlVerb::AliasRead { .. }
+        | ControlVerb::AliasAnswered { .. } => return Ok(()),
+    };
+    let principal = message.principal.clone().unwrap_or_else(Principal::nobody);
+    let decision = stuck
+        .clone()
+        .decide(verdict, principal)
+        .map_err(|message| ControlError::Invalid(message.to_owned()))?;
     if decision.verdict == Verdict::Retry {
         return Ok(());
     }
@@ -239,6 +410,15 @@ pub(super) async fn check(node: &Node, id: &InstanceId, verb: &ControlVerb) -> R
     let Some(definition) = in_force.sagas.by_hash(&record.definition) else {
         return Ok(());
     };
+    if decision.verdict == Verdict::Skip {
+        let unfit = skip_obstacle(definition, &record, &decision, &node.manifest.limits);
+        return match unfit {
+            // What it names is not there; whoever asks the transition says so in full.
+            None | Some(Unfit::NotStuck) => Ok(()),
+            Some(Unfit::Refused(message)) => Err(ControlError::Conflict(message)),
+            Some(Unfit::Result(message)) => Err(ControlError::Invalid(message)),
+        };
+    }
     if decision.found.is_none() {
         return without_finding(&InstanceView::new(id, &record, Some(definition)));
     }
@@ -249,6 +429,7 @@ pub(super) async fn check(node: &Node, id: &InstanceId, verb: &ControlVerb) -> R
             let message = format!("step {step} of instance {} is not stuck", id.key);
             Err(ControlError::Conflict(message))
         }
+        Err(Unfit::Refused(message)) => Err(ControlError::Conflict(message)),
         Err(Unfit::Result(message)) => Err(ControlError::Invalid(message)),
     }
 }

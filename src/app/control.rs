@@ -214,6 +214,7 @@ impl Node {
 
     pub(super) fn decoder(&self) -> Decoder {
         Decoder {
+            cluster: self.manifest.cluster.clone(),
             tenancy: self.manifest.tenancy(),
             tenants: self.manifest.tenant_list().map(|list| list.into_iter().collect()),
             limits: self.manifest.limits.clone(),

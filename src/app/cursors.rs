@@ -1,4 +1,4 @@
-//! Cursors of lists that go over all shards.
+//! Cursors of lists that cover all shards.
 
 use std::fmt::Write as _;
 
@@ -48,6 +48,31 @@ fn read_hex(text: &str) -> Option<Vec<u8>> {
         .collect()
 }
 
+/// `<shard>` or `<shard>.i<hex of the key>`: where a list from the index goes on.
+pub(super) fn write_place(shard: u16, after: Option<&[u8]>) -> String {
+    let mut text = shard.to_string();
+    if let Some(key) = after {
+        text.push_str(".i");
+        for byte in key {
+            write!(text, "{byte:02x}").expect("writing to a string");
+        }
+    }
+    text
+}
+
+pub(super) fn read_place(text: &str) -> Result<(u16, Option<Vec<u8>>), ControlError> {
+    let parse = || -> Option<(u16, Option<Vec<u8>>)> {
+        match text.split_once('.') {
+            None => Some((text.parse().ok()?, None)),
+            Some((shard, place)) => {
+                let key = read_hex(place.strip_prefix('i')?)?;
+                Some((shard.parse().ok()?, Some(key)))
+            }
+        }
+    };
+    parse().ok_or_else(forged)
+}
+
 pub(super) fn forged() -> ControlError {
     ControlError::Invalid("after is not a cursor of this list".to_owned())
 }
@@ -65,8 +90,13 @@ mod tests {
         ] {
             assert_eq!(read_cursor(&write_cursor(&cursor)), Ok(cursor));
         }
-        for forged in ["", "x", "1.", "1.z", "1.l0", "1.lé", "99999999", "1.e-1"] {
+        for place in [(0, None), (7, Some(vec![0, 255, 16]))] {
+            let text = write_place(place.0, place.1.as_deref());
+            assert_eq!(read_place(&text), Ok(place));
+        }
+        for forged in ["", "x", "1.", "1.z", "1.l0", "1.lé", "99999999", "1.e-1", "1.i0"] {
             assert!(read_cursor(forged).is_err(), "{forged:?}");
+            assert!(read_place(forged).is_err(), "{forged:?}");
         }
     }
 }

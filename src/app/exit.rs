@@ -10,6 +10,10 @@ pub const FINDINGS: u8 = 1;
 pub const NOT_FOUND: u8 = 4;
 /// The command would change nothing, or cannot be carried out as things are (409).
 pub const CONFLICT: u8 = 5;
+/// What was waited for has not happened in time.
+pub const NOT_IN_TIME: u8 = 6;
+/// What was waited for will not happen: the instance has ended otherwise.
+pub const ENDED_OTHERWISE: u8 = 7;
 /// The command line is wrong.
 pub const USAGE: u8 = 64;
 /// The runner does not take the request as it is (400, 413, 415, 422).
@@ -62,7 +66,10 @@ impl From<crate::config::ConfigError> for Failure {
     fn from(error: crate::config::ConfigError) -> Self {
         let code = match error {
             crate::config::ConfigError::Unreadable { .. } => NO_INPUT,
-            _ => CONFIG,
+            crate::config::ConfigError::Wrong { .. }
+            | crate::config::ConfigError::Exposed { .. }
+            | crate::config::ConfigError::Tokens { .. }
+            | crate::config::ConfigError::Secrets { .. } => CONFIG,
         };
         Self::new(code, error)
     }

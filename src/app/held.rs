@@ -344,7 +344,7 @@ fn decided(row: DecidedRow) -> DecidedView {
             format!(
                 "the loss of the owner with epoch {given_up} was adopted, and the shard {}",
                 if fresh {
-                    "began anew"
+                    "began empty"
                 } else {
                     "went on from its folder"
                 }

@@ -58,7 +58,7 @@ pub(super) async fn recorded(
     };
     let generation = record.generation;
     if after.is_some_and(|(before, _)| before != generation) {
-        let message = "the key was used again since the page before: begin anew".to_owned();
+        let message = "the key was used again since the page before: begin again".to_owned();
         return Err(ControlError::Conflict(message));
     }
     let no_sagas = || ControlError::Unavailable("this process runs no sagas".to_owned());
@@ -135,16 +135,23 @@ fn redacted(
         } => hide(name, result),
         RecordedBody::DecideStuck(StuckDecision {
             step: Some(step),
-            found: Some(Found::Done { result }),
+            found,
+            result,
             ..
         }) => {
-            let mut told = serde_json::from_str(result).unwrap_or(Value::Null);
-            for meant in definition.iter().flat_map(|definition| &definition.steps) {
-                if let (Action::Effect { effect, .. }, true) = (&meant.action, meant.is_named(step)) {
-                    hide(effect, &mut told);
+            let done = found.as_mut().and_then(|found| match found {
+                Found::Done { result } => Some(result),
+                Found::NotDone => None,
+            });
+            for result in done.into_iter().chain(result) {
+                let mut told = serde_json::from_str(result).unwrap_or(Value::Null);
+                for meant in definition.iter().flat_map(|definition| &definition.steps) {
+                    if let (Action::Effect { effect, .. }, true) = (&meant.action, meant.is_named(step)) {
+                        hide(effect, &mut told);
+                    }
                 }
+                *result = told.to_string();
             }
-            *result = told.to_string();
         }
         _ => {}
     }

@@ -1,90 +1,120 @@
 //! Instances, answered from the partitions that have them.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
+use futures::stream::BoxStream;
 
 use super::control::blocking;
 use super::node::Node;
-use super::{answers, inputs, pages, schedules, streams};
+use super::requests::{self, Asked, Lookout};
+use super::{answers, inputs, pages, schedules, search, streams, why};
 use crate::intake::decode::Decoded;
-use crate::kernel::definition::model::Reuse;
-use crate::kernel::envelope::{ControlMessage, ControlVerb};
+use crate::kernel::envelope::{ConflictPolicy, ControlMessage, ControlVerb, Sender};
 use crate::kernel::ids::{InstanceId, SagaName, TenantId, shard_of};
-use crate::kernel::input::{Control as ControlInput, SourceStream};
-use crate::kernel::record::Phase;
+use crate::kernel::input::SourceStream;
 use crate::kernel::subject::Subject;
 use crate::kernel::transition::check_input;
+use crate::kernel::view::why::Why;
 use crate::kernel::view::{BlockedView, InstanceView, Kept};
 use crate::ports::broker::{Expect, Publication};
 use crate::ports::control::{
-    ControlError, HistoryView, InstanceDetail, Instances, Page, PageRequest, Published, RecordedInputs,
-    rfc3339,
+    Awaited, ControlError, Happened, HistoryView, InstanceCount, InstanceDetail, InstanceFilter,
+    InstanceSummary, Instances, Page, PageRequest, Patience, Published, Reached, RecordedInputs,
+    RequestOutcome, RequestState, Requested, StartRequest, rfc3339,
 };
 use crate::storage::read::Found;
 use crate::storage::rows::HistoryRow;
+
+/// Message ids under which a request is published at most, where others have stored something else under those before.
+const MESSAGE_IDS_MAX: u32 = 3;
 
 #[async_trait]
 impl Instances for Node {
     async fn start(
         &self,
         instance: &InstanceId,
-        request_id: &str,
-        input: serde_json::Map<String, serde_json::Value>,
-    ) -> Result<Published, ControlError> {
+        request: StartRequest,
+        patience: Patience,
+    ) -> Result<Requested, ControlError> {
         let sagas = &self.catalog.now().sagas;
         let Some(definition) = sagas.active(&instance.saga) else {
             return Err(ControlError::NotFound(format!("no saga {}", instance.saga)));
         };
-        let text = serde_json::Value::Object(input.clone()).to_string();
+        let text = serde_json::Value::Object(request.input.clone()).to_string();
         schedules::check_key(&instance.key)?;
         check_input(definition, text.as_bytes(), &self.manifest.limits).map_err(ControlError::Invalid)?;
-        match self.instance(instance, 0).await {
-            // The same request again: its message is recognised.
-            Ok(found) if found.instance.start_event == request_id => {}
-            Ok(found) if may_follow(definition.lifecycle.reuse, found.instance.phase) => {}
-            Ok(_) => {
-                let message = format!("instance {} of saga {} is there", instance.key, instance.saga);
-                return Err(ControlError::Conflict(message));
-            }
-            Err(ControlError::NotFound(_)) => {}
-            Err(error) => return Err(error),
+        let mut lookout = self.lookout(instance, Some(patience)).await?;
+        let verb = ControlVerb::Start {
+            input: request.input,
+            parent: None,
+            on_conflict: request.on_conflict,
+        };
+        let is_of_operator = verb.sender() == Sender::Operator;
+        let message = ControlMessage {
+            request_id: request.request_id,
+            principal: is_of_operator.then_some(request.principal),
+            verb,
+        };
+        let mut requested = self.send(instance, &message).await?;
+        requested.checked = lookout.is_some();
+        if let Some(lookout) = &mut lookout {
+            let asked = Asked {
+                instance,
+                request_id: &message.request_id,
+                sequence: requested.published.sequence,
+                start: Some((&text, request.on_conflict == ConflictPolicy::UseExisting)),
+            };
+            let found = self.started(lookout, &asked, patience).await?;
+            requested.outcome = Some(found);
         }
-        self.control(instance, request_id, ControlVerb::Start { input, parent: None })
-            .await
+        Ok(requested)
     }
 
     async fn control(
         &self,
         instance: &InstanceId,
-        request_id: &str,
-        verb: ControlVerb,
-    ) -> Result<Published, ControlError> {
-        answers::check(self, instance, &verb).await?;
-        let subject = Subject::Workflow {
-            tenant: instance.tenant.clone(),
-            saga: instance.saga.clone(),
-            key: instance.key.clone(),
-        };
-        let message = ControlMessage {
-            request_id: request_id.to_owned(),
-            verb,
-        };
-        let payload = serde_json::to_vec(&message).expect("a control message is plain data");
-        let id = format!("{instance}/{request_id}");
-        let publication = Publication {
-            stream: streams::name(&self.manifest, SourceStream::WorkflowCommands).to_owned(),
-            subject: subject.render(),
-            headers: Vec::new(),
-            payload: payload.into(),
-            expect: Expect::MessageId(blake3::hash(id.as_bytes()).to_hex().to_string()),
-        };
-        let read = self.read_as_intake(SourceStream::WorkflowCommands, &publication)?;
-        // What starts an instance was checked before.
-        if let Decoded::Control { control, .. } = read
-            && !matches!(control, ControlInput::Start { .. })
-        {
-            answers::check_use(self, instance, request_id, control).await?;
+        message: ControlMessage,
+        patience: Option<Patience>,
+    ) -> Result<Requested, ControlError> {
+        let mut lookout = self.lookout(instance, patience).await?;
+        let checked = self.is_here(instance)?;
+        if checked {
+            self.check_request(instance, &message).await?;
         }
-        self.publish(publication).await
+        let mut requested = self.send(instance, &message).await?;
+        requested.checked = checked;
+        if let (Some(lookout), Some(patience)) = (&mut lookout, patience) {
+            let asked = Asked {
+                instance,
+                request_id: &message.request_id,
+                sequence: requested.published.sequence,
+                start: None,
+            };
+            requested.outcome = Some(self.outcome(lookout, &asked, patience.time).await?);
+        }
+        Ok(requested)
+    }
+
+    async fn reach(
+        &self,
+        instance: &InstanceId,
+        generation: Option<u32>,
+        awaited: Awaited,
+        time: Duration,
+    ) -> Result<Reached, ControlError> {
+        self.until_reached(instance, generation, &awaited, time).await
+    }
+
+    async fn happenings(
+        &self,
+        instance: &InstanceId,
+        after: Option<u64>,
+        newest: usize,
+    ) -> Result<BoxStream<'static, Happened>, ControlError> {
+        let stopping = || ControlError::Unavailable("this process stops".to_owned());
+        let node = self.myself().ok_or_else(stopping)?;
+        node.what_happens(instance, after, newest).await
     }
 
     async fn instances(
@@ -97,6 +127,19 @@ impl Instances for Node {
         pages::instances(self, tenant, saga, blocked, page).await
     }
 
+    async fn search(
+        &self,
+        tenant: &TenantId,
+        filter: InstanceFilter,
+        page: PageRequest,
+    ) -> Result<Page<InstanceSummary>, ControlError> {
+        search::search(self, tenant, filter, page).await
+    }
+
+    async fn count(&self, tenant: &TenantId, filter: InstanceFilter) -> Result<InstanceCount, ControlError> {
+        search::count(self, tenant, filter).await
+    }
+
     async fn instance(&self, id: &InstanceId, history: usize) -> Result<InstanceDetail, ControlError> {
         let reader = self.shard(id).await?.reader;
         let owned = id.clone();
@@ -106,9 +149,18 @@ impl Instances for Node {
         };
         let history = seen.history.into_iter();
         Ok(InstanceDetail {
+            pending: why::pending(self, &found, &seen.work),
             instance: self.view(id, &found, seen.kept),
             history: history.map(|(_, row)| self.history_view(row)).collect(),
         })
+    }
+
+    async fn why(&self, id: &InstanceId) -> Result<Why, ControlError> {
+        why::why(self, id).await
+    }
+
+    async fn history(&self, id: &InstanceId, page: PageRequest) -> Result<Page<HistoryView>, ControlError> {
+        pages::history(self, id, page).await
     }
 
     async fn inputs(&self, id: &InstanceId, page: PageRequest) -> Result<RecordedInputs, ControlError> {
@@ -117,6 +169,159 @@ impl Instances for Node {
 }
 
 impl Node {
+    /// Whether this process works on the shard of an instance. Where it does not, a request goes to the instance unchecked.
+    fn is_here(&self, instance: &InstanceId) -> Result<bool, ControlError> {
+        let Some(running) = self.running() else {
+            return Err(ControlError::Unavailable(self.waiting_for()));
+        };
+        let shard = shard_of(&instance.tenant, &instance.key, self.manifest.shards);
+        Ok(running.shards.get(shard).is_some())
+    }
+
+    /// Where the outcome of a request will be seen; `None` where nobody waits, or this process does not work on the shard.
+    ///
+    /// # Errors
+    /// [`ControlError::Unavailable`] where waiting is asked for and cannot be.
+    async fn lookout(
+        &self,
+        instance: &InstanceId,
+        patience: Option<Patience>,
+    ) -> Result<Option<Lookout>, ControlError> {
+        let Some(patience) = patience else {
+            return Ok(None);
+        };
+        if !patience.is_asked_for && !self.is_here(instance)? {
+            return Ok(None);
+        }
+        let shard = self.shard(instance).await?;
+        Ok(Some(Lookout::new(shard, instance)))
+    }
+
+    /// Refuses what would change nothing as things are. A repetition is sent like the first: the outcome of that is its answer.
+    async fn check_request(
+        &self,
+        instance: &InstanceId,
+        message: &ControlMessage,
+    ) -> Result<(), ControlError> {
+        let publication = self.publication(instance, message);
+        let read = self.read_as_intake(SourceStream::WorkflowCommands, &publication)?;
+        let Decoded::Control { control, .. } = read else {
+            return Ok(());
+        };
+        let request_id = message.request_id.as_str();
+        if answers::is_repeated(self, instance, request_id, &control).await? {
+            return Ok(());
+        }
+        answers::check(self, instance, message).await?;
+        answers::check_use(self, instance, request_id, control).await
+    }
+
+    /// Stores a request without a look at the instance, which has the only word.
+    pub(super) async fn send(
+        &self,
+        instance: &InstanceId,
+        message: &ControlMessage,
+    ) -> Result<Requested, ControlError> {
+        let publication = self.publication(instance, message);
+        // A process that does not work on the shard refuses what cannot be read as well.
+        self.read_as_intake(SourceStream::WorkflowCommands, &publication)?;
+        let published = self.publish_request(instance, message, publication).await?;
+        Ok(Requested {
+            published,
+            checked: false,
+            outcome: None,
+        })
+    }
+
+    fn publication(&self, instance: &InstanceId, message: &ControlMessage) -> Publication {
+        let payload = serde_json::to_vec(message).expect("a control message is plain data");
+        Publication {
+            stream: streams::name(&self.manifest, SourceStream::WorkflowCommands).to_owned(),
+            subject: self.subject_of(instance, &message.verb).render(),
+            headers: Vec::new(),
+            payload: payload.into(),
+            expect: Expect::Nothing,
+        }
+    }
+
+    /// The outcome of a start, and of the instance that it began where its end is waited for.
+    async fn started(
+        &self,
+        lookout: &mut Lookout,
+        asked: &Asked<'_>,
+        patience: Patience,
+    ) -> Result<RequestOutcome, ControlError> {
+        let begun = self.clock.monotonic();
+        let mut outcome = self.outcome(lookout, asked, patience.time).await?;
+        let is_there = outcome.state == RequestState::Applied
+            || (outcome.state == RequestState::Ignored && asked.start.is_some_and(|(_, any)| any));
+        let generation = outcome.instance.as_ref().map(|found| found.generation);
+        if patience.until_end && is_there && generation.is_some() {
+            let left = patience
+                .time
+                .saturating_sub(self.clock.monotonic().saturating_sub(begun));
+            let reached = self.until_reached(asked.instance, generation, &Awaited::End, left);
+            outcome.instance = Some(reached.await?.instance);
+        }
+        Ok(outcome)
+    }
+
+    /// Publishes a request under an id by which its repetition is recognised. Whoever may publish for the tenant can store a message
+    /// under the same id before, so what stands in its place is looked at.
+    async fn publish_request(
+        &self,
+        instance: &InstanceId,
+        message: &ControlMessage,
+        mut publication: Publication,
+    ) -> Result<Published, ControlError> {
+        let request_id = message.request_id.as_str();
+        // Of callbacks the first counts, whatever the others say.
+        let must_agree = !matches!(message.verb, ControlVerb::Callback { .. });
+        for attempt in 0..MESSAGE_IDS_MAX {
+            let id = format!("{instance}/{request_id}/{attempt}");
+            publication.expect = Expect::MessageId(blake3::hash(id.as_bytes()).to_hex().to_string());
+            let published = self.publish(publication.clone()).await?;
+            let Some(broker) = self.broker().filter(|_| published.duplicate) else {
+                return Ok(published);
+            };
+            let there = broker.message_at(&published.stream, published.sequence).await;
+            let there = there.map_err(|error| ControlError::Unavailable(error.to_string()))?;
+            match there {
+                Some(there) if there.subject != publication.subject => {
+                    tracing::warn!(
+                        target: "audit",
+                        %instance,
+                        request_id,
+                        subject = there.subject,
+                        sequence = there.sequence,
+                        "another message has the id of a request"
+                    );
+                }
+                Some(there) if must_agree && there.payload != publication.payload => {
+                    return Err(requests::mismatch(request_id));
+                }
+                // What is trimmed was read.
+                Some(_) | None => return Ok(published),
+            }
+        }
+        let message = format!("request_id {request_id} is taken by other messages: choose another one");
+        Err(ControlError::Conflict(message))
+    }
+
+    /// Where a message to an instance is published: by the tenant's subject what the tenant may say, by the runners' all else.
+    fn subject_of(&self, instance: &InstanceId, verb: &ControlVerb) -> Subject {
+        let InstanceId { tenant, saga, key } = instance.clone();
+        match verb.sender() {
+            Sender::Tenant => Subject::Workflow { tenant, saga, key },
+            Sender::Operator | Sender::Runner => Subject::Control {
+                cluster: self.manifest.cluster.clone(),
+                tenant,
+                saga,
+                key,
+            },
+        }
+    }
+
     pub(super) fn view(&self, id: &InstanceId, found: &Found, mut kept: Kept) -> InstanceView {
         let record = match found {
             Found::Live(record) => record,
@@ -139,7 +344,7 @@ impl Node {
         }
     }
 
-    fn history_view(&self, row: HistoryRow) -> HistoryView {
+    pub(super) fn history_view(&self, row: HistoryRow) -> HistoryView {
         HistoryView {
             input: row.input_id,
             kind: row.kind,
@@ -156,7 +361,7 @@ impl Node {
 }
 
 /// What there is in place of an instance.
-fn no_instance(id: &InstanceId, kept: &Kept) -> String {
+pub(super) fn no_instance(id: &InstanceId, kept: &Kept) -> String {
     let missing = answers::missing(id);
     match kept.early_since {
         Some(since) => format!(
@@ -165,16 +370,5 @@ fn no_instance(id: &InstanceId, kept: &Kept) -> String {
             rfc3339(since)
         ),
         None => missing,
-    }
-}
-
-/// Whether another generation may follow an instance in this phase, now or when it has ended.
-fn may_follow(reuse: Reuse, phase: &str) -> bool {
-    let phase = Phase::ALL.into_iter().find(|known| known.as_str() == phase);
-    match phase {
-        None | Some(Phase::Running) => false,
-        Some(phase) if phase.is_terminal() => reuse.allows(phase),
-        // The instance knows its end; should that not allow it, the request is ignored.
-        Some(_) => reuse != Reuse::default(),
     }
 }

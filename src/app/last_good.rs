@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_in_force_is_read_as_it_was() {
+    fn the_last_good_definitions_are_read_as_they_were_written() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("definitions.json");
         let mut files = Files {
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_whole_is_not_read() {
+    fn an_incomplete_file_of_definitions_is_not_read() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("definitions.json");
         write(&path, &Files::default()).expect("written");

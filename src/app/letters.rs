@@ -8,13 +8,14 @@ use async_trait::async_trait;
 use serde_json::Value;
 use tokio::sync::oneshot;
 
+use super::control::blocking;
 use super::node::Node;
 use super::pages::{self, read_letter_id};
 use crate::kernel::definition::EffectDefinition;
 use crate::kernel::ids::TenantId;
 use crate::kernel::input::{InputBody, WorkOutcome, WorkResult};
 use crate::ports::control::{
-    ControlError, DeadLetterView, DeadLetters, LetterDecision, Page, PageRequest, rfc3339,
+    ControlError, DeadLetterView, DeadLetters, LetterDecision, LetterFilter, Page, PageRequest, rfc3339,
 };
 use crate::shard::mailbox::{Mail, Refused};
 use crate::storage::rows::{DeadLetter, EXCERPT_BYTES};
@@ -24,9 +25,24 @@ impl DeadLetters for Node {
     async fn dead_letters(
         &self,
         tenant: &TenantId,
+        filter: LetterFilter,
         page: PageRequest,
     ) -> Result<Page<DeadLetterView>, ControlError> {
-        pages::dead_letters(self, tenant, page).await
+        pages::dead_letters(self, tenant, filter, page).await
+    }
+
+    async fn dead_letter(&self, tenant: &TenantId, id: &str) -> Result<DeadLetterView, ControlError> {
+        let unknown = || ControlError::NotFound(format!("no dead letter {id:?}"));
+        let (shard, number) = read_letter_id(id).ok_or_else(unknown)?;
+        if shard >= self.manifest.shards {
+            return Err(unknown());
+        }
+        let reader = self.running_or_unavailable()?.shard(shard).await?.reader;
+        let found = blocking(&self.tasks, move || reader.dead_letter(number)).await?;
+        let letter = found
+            .filter(|letter| letter.tenant == *tenant)
+            .ok_or_else(unknown)?;
+        Ok(view(shard, number, letter, &self.catalog.now().effects))
     }
 
     async fn decide(
@@ -64,6 +80,17 @@ impl DeadLetters for Node {
     }
 }
 
+/// Whether a filter wants a dead letter.
+pub(super) fn is_wanted(filter: &LetterFilter, letter: &DeadLetter) -> bool {
+    let instance = letter.instance();
+    let is = |wanted: &Option<String>, found: Option<&str>| {
+        wanted.as_deref().is_none_or(|wanted| found == Some(wanted))
+    };
+    is(&filter.reason, Some(&letter.reason))
+        && is(&filter.saga, instance.map(|id| id.saga.as_str()))
+        && is(&filter.key, instance.map(|id| id.key.as_str()))
+}
+
 /// A dead letter as it is shown, without what `effects` redact.
 pub(super) fn view(
     shard: u16,
@@ -72,9 +99,9 @@ pub(super) fn view(
     effects: &[Arc<EffectDefinition>],
 ) -> DeadLetterView {
     let excerpt = printable(&excerpt(&letter, effects));
-    let instance = letter.about.or(letter.input.map(|input| input.instance));
+    let instance = letter.instance().cloned();
     DeadLetterView {
-        id: format!("{shard}-{number}"),
+        id: pages::letter_id(shard, number),
         reason: letter.reason,
         message: letter.message,
         subject: letter.subject,
@@ -109,7 +136,7 @@ fn of_result<'r>(result: &'r WorkResult, effects: &[Arc<EffectDefinition>]) -> C
     if hidden.is_empty() {
         return Cow::Borrowed(payload);
     }
-    // What cannot be read is not shown: nobody knows what it holds.
+    // An unreadable message is not shown: its content is unknown.
     let mut value = serde_json::from_slice(payload).unwrap_or(Value::Null);
     for path in hidden {
         path.hide_value(&mut value);

@@ -1,18 +1,22 @@
 //! The life of the process: signals first, then the API, then the node, and the drain at the end.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::adapters::{Adapters, SystemAdapters};
 use super::node::Node;
 use super::ownership::Adoption;
-use super::{StartError, SystemClock, definitions, last_good, reload, runtime};
+use super::{StartError, SystemClock, beside, definitions, last_good, reload, runtime};
+use crate::api::auth::{Door, TokensFile};
+use crate::api::endpoints::Place;
 use crate::api::{self, ApiState};
-use crate::config::Manifest;
+use crate::config::{ConfigError, Manifest};
 use crate::effects::Registry;
 use crate::ports::clock::Clock;
 use crate::ports::control::Control;
@@ -25,22 +29,40 @@ const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
 /// Runs a node until it is told to stop, and drains it.
 ///
 /// # Errors
-/// [`StartError`] for what waiting cannot cure.
+/// [`StartError`] for what waiting cannot fix.
 pub fn main(manifest: Manifest, registry: Registry, adoption: Adoption) -> Result<(), StartError> {
     let adapters = Arc::new(SystemAdapters(Arc::new(registry)));
-    run(manifest, adapters, adoption, Arc::new(SystemClock::new()))
+    let clock = Arc::new(SystemClock::new());
+    run(manifest, adapters, adoption, clock, Beside::Nothing)
+}
+
+/// As [`main`]; definitions are reloaded when a file changes, and what happens to each order is told on standard error.
+///
+/// # Errors
+/// As [`main`].
+pub fn dev(manifest: Manifest, registry: Registry) -> Result<(), StartError> {
+    let adapters = Arc::new(SystemAdapters(Arc::new(registry)));
+    let clock = Arc::new(SystemClock::new());
+    run(manifest, adapters, Adoption::default(), clock, Beside::Developer)
+}
+
+/// What goes on beside the node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Beside {
+    Nothing,
+    Developer,
 }
 
 /// As [`main`], by another clock and over other adapters.
 ///
 /// # Errors
-/// [`StartError`] for what waiting cannot cure.
+/// [`StartError`] for what waiting cannot fix.
 pub fn main_with_adapters(
     manifest: Manifest,
     clock: Arc<dyn Clock>,
     adapters: Arc<dyn Adapters>,
 ) -> Result<(), StartError> {
-    run(manifest, adapters, Adoption::default(), clock)
+    run(manifest, adapters, Adoption::default(), clock, Beside::Nothing)
 }
 
 fn run(
@@ -48,9 +70,10 @@ fn run(
     adapters: Arc<dyn Adapters>,
     adoption: Adoption,
     clock: Arc<dyn Clock>,
+    beside: Beside,
 ) -> Result<(), StartError> {
     let runtime = runtime()?;
-    let outcome = runtime.block_on(serve(manifest, adapters, adoption, clock));
+    let outcome = runtime.block_on(serve(manifest, adapters, adoption, clock, beside));
     runtime.shutdown_timeout(SHUTDOWN_GRACE);
     outcome
 }
@@ -60,6 +83,7 @@ async fn serve(
     adapters: Arc<dyn Adapters>,
     adoption: Adoption,
     clock: Arc<dyn Clock>,
+    what_beside: Beside,
 ) -> Result<(), StartError> {
     // Before anything else: an unhandled SIGTERM would end the process without its drain.
     let mut signals = Signals::install()?;
@@ -72,11 +96,12 @@ async fn serve(
         },
         Err(error) => return Err(error),
     };
-    let listener = TcpListener::bind(manifest.http.listen)
-        .await
-        .map_err(|error| StartError::System(format!("http.listen {}: {error}", manifest.http.listen)))?;
+    let listeners = Listeners::bind(&manifest.http).await?;
+    let tokens = tokens(&manifest.http)?;
     let drain_timeout = manifest.drain_timeout.duration();
     let (settings, tenancy) = (manifest.http.clone(), manifest.tenancy());
+    let tenants = manifest.tenant_list().map(Into::into);
+    let api_clock = Arc::clone(&clock);
     let node = Node::with_adapters(manifest, loaded, clock, Arc::new(Metrics::new()), adapters)?;
     node.adopt(adoption);
     if let Some(error) = refused {
@@ -86,9 +111,16 @@ async fn serve(
     let api = ApiState {
         control: Arc::clone(&node) as Arc<dyn Control>,
         tenancy,
+        tenants,
+        door: Arc::new(Door::new(tokens)),
+        clock: api_clock,
         accept_events: settings.accept_events,
+        waits: Arc::new(Semaphore::new(settings.waits_max.min(Semaphore::MAX_PERMITS))),
+        streams: Arc::new(Semaphore::new(settings.streams_max.min(Semaphore::MAX_PERMITS))),
+        wait_max: settings.wait_max.duration(),
+        request_timeout: settings.request_timeout.duration(),
     };
-    let http = serve_http(listener, api, settings, node.tasks.clone(), stop_http.clone());
+    let http = serve_http(listeners, api, settings, node.tasks.clone(), stop_http.clone());
     let http = node.tasks.spawn(Task::Http, "", http);
 
     let begun = tokio::select! {
@@ -98,7 +130,10 @@ async fn serve(
     };
     match begun {
         Ok(Begun::Running) => {
-            serve_until_told(&node, &mut signals).await;
+            tokio::select! {
+                () = serve_until_told(&node, &mut signals) => {}
+                () = beside::watch(Arc::clone(&node)), if what_beside == Beside::Developer => {}
+            }
             tracing::info!(timeout_ms = drain_timeout.as_millis(), "draining");
             tokio::select! {
                 () = node.drain(drain_timeout) => tracing::info!("drained"),
@@ -177,23 +212,74 @@ impl Signals {
     }
 }
 
+/// Where the API is reached.
+struct Listeners {
+    tenants: TcpListener,
+    /// `None`: the same serves both.
+    admin: Option<TcpListener>,
+}
+
+impl Listeners {
+    async fn bind(settings: &api::Settings) -> Result<Self, StartError> {
+        let admin = match settings.own_admin_listen() {
+            Some(address) => Some(bind("http.admin_listen", address).await?),
+            None => None,
+        };
+        let tenants = bind("http.listen", settings.listen).await?;
+        Ok(Self { tenants, admin })
+    }
+}
+
+async fn bind(key: &str, address: SocketAddr) -> Result<TcpListener, StartError> {
+    let failed = |error| StartError::System(format!("{key} {address}: {error}"));
+    TcpListener::bind(address).await.map_err(failed)
+}
+
+/// The tokens that the API accepts, if it is the one that authenticates.
+fn tokens(settings: &api::Settings) -> Result<Option<TokensFile>, StartError> {
+    let Some(path) = &settings.tokens_file else {
+        return Ok(None);
+    };
+    let opened = TokensFile::open(path).map_err(|wrong| {
+        let path = path.clone();
+        StartError::Config(ConfigError::Tokens { path, wrong })
+    });
+    opened.map(Some)
+}
+
 async fn serve_http(
-    listener: TcpListener,
+    listeners: Listeners,
     state: ApiState,
     settings: api::Settings,
     tasks: Tasks,
     stop: CancellationToken,
 ) {
-    let crowded = api::crowded(state.clone());
     let on_panic: api::OnPanic = Arc::new(move |panic| {
         tasks.panicked(Task::Http, "a request", panic);
     });
-    let router = api::router(state, &settings, on_panic);
-    api::serve(listener, router, crowded, &settings, stop).await;
+    let serve = |listener, place| {
+        let router = api::router(state.clone(), &settings, place, Arc::clone(&on_panic));
+        api::serve(
+            listener,
+            router,
+            api::crowded(state.clone()),
+            &settings,
+            stop.clone(),
+        )
+    };
+    match listeners.admin {
+        None => serve(listeners.tenants, Place::Everywhere).await,
+        Some(admin) => {
+            tokio::join!(
+                serve(listeners.tenants, Place::Tenants),
+                serve(admin, Place::Admin)
+            );
+        }
+    }
 }
 
 /// One TLS provider for every client in the process.
-fn install_tls_provider() {
+pub(super) fn install_tls_provider() {
     // A second installation reports the first one, which is the same.
     let _installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
 }

@@ -1,7 +1,7 @@
 //! Instances of earlier versions are brought over to a later one, or to an earlier one again.
 //!
 //! Each migration is an input of its instance, applied by the shard in the instance's order and written to its
-//! history. This module only finds the instances, in pages, and counts; broken off, it is begun again by the next
+//! history. This module only finds the instances, in pages, and counts; aborted, it is begun again by the next
 //! start, reload or request, and finds what is left.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Migrations whose reports are kept, the latest ones.
 const KEPT_MAX: usize = 16;
 
-/// The migrations that were asked for, by number, with what became of them so far.
+/// The migrations that were asked for, by number, with the outcome of them so far.
 #[derive(Debug, Default)]
 pub(super) struct Migrations {
     last: u64,
@@ -319,7 +319,7 @@ impl Judge<'_> {
         willing
     }
 
-    /// What begins as soon as the instance goes over, or everything for which it cannot.
+    /// What begins as soon as the instance is migrated, or everything for which it cannot.
     fn judge(
         &mut self,
         id: &InstanceId,
@@ -410,24 +410,44 @@ async fn send(
     back: bool,
     instances: &[(InstanceId, DefinitionHash)],
 ) -> Result<(), ControlError> {
-    let stopped = || ControlError::Unavailable(format!("shard {} has stopped", shard.index));
     for (instance, to) in instances {
-        let mail = Mail::Migrate {
-            instance: instance.clone(),
-            to: *to,
-            back,
-            id: request_id(node, *to),
-        };
-        shard.mail.send(mail).await.map_err(|_| stopped())?;
+        ask(shard, instance, *to, back, request_id(node, *to)).await?;
     }
+    flush(shard).await
+}
+
+/// Asks for the migration of one instance. A repetition with the same id changes nothing.
+pub(super) async fn ask(
+    shard: &Shown,
+    instance: &InstanceId,
+    to: DefinitionHash,
+    back: bool,
+    id: String,
+) -> Result<(), ControlError> {
+    let instance = instance.clone();
+    let mail = Mail::Migrate {
+        instance,
+        to,
+        back,
+        id,
+    };
+    shard.mail.send(mail).await.map_err(|_| stopped(shard))
+}
+
+fn stopped(shard: &Shown) -> ControlError {
+    ControlError::Unavailable(format!("shard {} has stopped", shard.index))
+}
+
+/// Waits until the shard has committed everything that it was asked for before.
+pub(super) async fn flush(shard: &Shown) -> Result<(), ControlError> {
     let (reply, answer) = oneshot::channel();
     let flush = Mail::Refill {
         after: None,
         limit: 0,
         reply,
     };
-    shard.mail.send(flush).await.map_err(|_| stopped())?;
-    answer.await.map(drop).map_err(|_| stopped())
+    shard.mail.send(flush).await.map_err(|_| stopped(shard))?;
+    answer.await.map(drop).map_err(|_| stopped(shard))
 }
 
 /// Names a request: random, since an instance may come to the same version more than once.

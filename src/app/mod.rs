@@ -6,6 +6,7 @@ mod aliases;
 mod answers;
 #[cfg(feature = "bench")]
 pub mod bench;
+mod beside;
 mod catalog;
 mod clock;
 mod cluster;
@@ -16,10 +17,12 @@ mod control;
 mod cursors;
 pub mod definitions;
 pub mod diagnostics;
+pub mod doctor;
 pub mod exit;
 mod held;
 mod inputs;
 mod instances;
+mod jobs;
 mod last_good;
 mod letters;
 mod lifecycle;
@@ -32,9 +35,11 @@ mod pages;
 mod randomness;
 mod readiness;
 mod reload;
+mod requests;
 mod running;
 mod sagas;
 mod schedules;
+mod search;
 mod secrets;
 mod shard_map;
 mod shard_verbs;
@@ -42,15 +47,19 @@ mod shards;
 mod standing;
 pub mod streams;
 mod versions;
+mod waits;
+pub mod watched;
+mod why;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use adapters::Adapters;
 pub use clock::SystemClock;
-pub use lifecycle::{main, main_with_adapters};
+pub use lifecycle::{dev, main, main_with_adapters};
 pub use node::Node;
 
+pub use crate::api::auth::NewToken;
 pub use crate::effects::Registry;
 
 use crate::config::{BrokerKind, ConfigError, Manifest};
@@ -60,7 +69,7 @@ use crate::nats::NatsBroker;
 use crate::ports::broker::Broker;
 use crate::ports::clock::Clock;
 
-/// Why a runner cannot start. Nothing that waiting could cure: that is retried.
+/// Why a runner cannot start. Nothing that waiting could fix: that is retried.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     #[error(transparent)]
@@ -127,7 +136,7 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, StartError> {
 /// Opens the broker that the manifest names.
 ///
 /// # Errors
-/// [`StartError::Broker`] for what waiting cannot cure: a server that is too old, a locked folder, bad
+/// [`StartError::Broker`] for what waiting cannot fix: a server that is too old, a locked folder, bad
 /// credentials.
 pub async fn connect_broker(
     manifest: &Manifest,

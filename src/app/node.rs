@@ -17,7 +17,7 @@ use super::ownership::Adoption;
 use super::ownership::claim::{Claimed, Claiming};
 use super::running::{Parts, Running};
 use super::secrets::SecretsError;
-use super::{StartError, cluster, consumers, migration, reload, secrets, shards, streams};
+use super::{StartError, cluster, consumers, jobs, migration, reload, secrets, shards, streams};
 use crate::broker_clock::BrokerClock;
 use crate::config::{Manifest, secret};
 use crate::effects::{Registry, Secrets};
@@ -63,7 +63,7 @@ pub struct Node {
     broker: OnceLock<Arc<dyn Broker>>,
     running: OnceLock<Running>,
     draining: AtomicBool,
-    drain: CancellationToken,
+    pub(super) drain: CancellationToken,
     /// Why it does not run yet.
     waiting_for: Mutex<String>,
     /// What the operator gives up at this start.
@@ -164,7 +164,7 @@ impl Node {
     /// Connects, opens and starts everything, and waits for the broker as long as it takes.
     ///
     /// # Errors
-    /// [`StartError`] for what waiting cannot cure.
+    /// [`StartError`] for what waiting cannot fix.
     pub async fn start(&self) -> Result<(), StartError> {
         let broker = self
             .adapters
@@ -240,6 +240,7 @@ impl Node {
         );
         if let Some(node) = self.myself() {
             migration::begin_automatic(&node);
+            jobs::begin(&node);
         }
         Ok(())
     }

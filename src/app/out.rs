@@ -2,7 +2,7 @@
 //! the exit code stays that of the command.
 
 use std::fmt::Display;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal as _, Write};
 
 use super::exit::{self, Failure};
 
@@ -26,6 +26,46 @@ pub fn text(text: impl Display) -> Result<(), Failure> {
 pub fn note(text: impl Display) {
     // Where standard error cannot be written, there is nobody to tell.
     let _told = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// A line on standard error that changes while something takes its time; nothing where that is no terminal.
+#[derive(Debug)]
+pub struct Progress {
+    is_shown: bool,
+    is_begun: bool,
+}
+
+impl Progress {
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            is_shown: io::stderr().is_terminal(),
+            is_begun: false,
+        }
+    }
+
+    /// Replaces the line.
+    pub fn tell(&mut self, text: impl Display) {
+        if self.is_shown {
+            self.is_begun = true;
+            // As with a note.
+            let _told = write!(io::stderr().lock(), "\r\x1b[K{text}");
+        }
+    }
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.is_begun {
+            note("");
+        }
+    }
 }
 
 fn write(to: &mut impl Write, text: impl Display) -> Result<(), Failure> {

@@ -1,4 +1,4 @@
-//! Pages of lists that go over all shards, bounded in items and in bytes.
+//! Pages of lists that cover all shards, bounded in items and in bytes.
 
 use std::io;
 
@@ -6,11 +6,11 @@ use serde::Serialize;
 
 use super::control::blocking;
 use super::cursors::{forged, read_cursor, write_cursor};
-use super::letters;
 use super::node::Node;
-use crate::kernel::ids::{SagaName, TenantId};
+use super::{answers, letters};
+use crate::kernel::ids::{InstanceId, SagaName, TenantId};
 use crate::kernel::view::InstanceView;
-use crate::ports::control::{ControlError, DeadLetterView, Page, PageRequest};
+use crate::ports::control::{ControlError, DeadLetterView, HistoryView, LetterFilter, Page, PageRequest};
 use crate::storage::read::{Bound, Found};
 
 /// What there is still room for on a page. The item that passes the bytes is on it, so that each page goes on.
@@ -66,7 +66,7 @@ fn json_bytes(item: &impl Serialize) -> usize {
 }
 
 /// Instances that one page looks at, where not all of them are wanted.
-const LOOKED_AT_MAX: usize = 10_000;
+pub(super) const LOOKED_AT_MAX: usize = 10_000;
 
 /// Instances of a saga: of each shard the live ones, then the ended ones. `blocked`: only those that something keeps from
 /// going on, or that nothing does.
@@ -135,10 +135,50 @@ pub(super) async fn instances(
     })
 }
 
+/// The history of an instance, newest entry first. A cursor is the log sequence of the last entry before.
+pub(super) async fn history(
+    node: &Node,
+    id: &InstanceId,
+    page: PageRequest,
+) -> Result<Page<HistoryView>, ControlError> {
+    let after = match page.after.as_deref() {
+        None => None,
+        Some(text) => Some(text.parse::<u64>().map_err(|_| forged())?),
+    };
+    let reader = node.shard(id).await?.reader;
+    let (owned, limit) = (id.clone(), page.limit);
+    let found = blocking(&node.tasks, move || reader.history_page(&owned, after, limit)).await?;
+    let Some((rows, mut next)) = found else {
+        return Err(match after {
+            Some(_) => forged(),
+            None => ControlError::NotFound(answers::missing(id)),
+        });
+    };
+    let mut room = Room::of(node, &page);
+    let mut items = Vec::new();
+    let count = rows.len();
+    for (at, (sequence, row)) in (1..).zip(rows) {
+        let view = node.history_view(row);
+        room.take(&view);
+        items.push(view);
+        if room.is_over() && at < count {
+            next = Some(sequence);
+            break;
+        }
+    }
+    Ok(Page {
+        items,
+        next: next.map(|sequence| sequence.to_string()),
+        absent_shards: Vec::new(),
+        looked_at: None,
+    })
+}
+
 /// Dead letters of a tenant, of one shard after the other, oldest first.
 pub(super) async fn dead_letters(
     node: &Node,
     tenant: &TenantId,
+    filter: LetterFilter,
     page: PageRequest,
 ) -> Result<Page<DeadLetterView>, ControlError> {
     let running = node.running_or_unavailable()?;
@@ -158,7 +198,11 @@ pub(super) async fn dead_letters(
             (shard, after) = (shown.index, None);
         }
         let (reader, owned, bound) = (shown.reader.clone(), tenant.clone(), room.bound());
-        let (found, more) = blocking(&node.tasks, move || reader.dead_letters(&owned, after, bound)).await?;
+        let wanted = filter.clone();
+        let (found, more) = blocking(&node.tasks, move || {
+            reader.dead_letters_of(&owned, after, bound, |letter| letters::is_wanted(&wanted, letter))
+        })
+        .await?;
         let mut goes_on_behind = more;
         let count = found.len();
         for (at, (number, letter)) in (1..).zip(found) {
@@ -171,7 +215,7 @@ pub(super) async fn dead_letters(
             }
         }
         if let Some(number) = goes_on_behind {
-            next = Some(format!("{shard}-{number}"));
+            next = Some(letter_id(shard, number));
             break;
         }
         (shard, after) = (shard + 1, None);
@@ -188,6 +232,11 @@ pub(super) async fn dead_letters(
         absent_shards: node.absent_shards(),
         looked_at: None,
     })
+}
+
+/// What a dead letter is called.
+pub(super) fn letter_id(shard: u16, number: u64) -> String {
+    format!("{shard}-{number}")
 }
 
 /// Shard and number of a dead letter, as its view names it.

@@ -2,7 +2,7 @@
 //!
 //! All or nothing: what is wrong is found before anything changes. Then the readers learn what the new sagas want,
 //! then one shard after the other begins to work under them, each between two commits, and takes all that lies behind its
-//! positions as they route it. So a saga that is new hears what it would hear if the process had been started anew, and no
+//! positions as they route it. So a saga that is new hears what it would hear if the process had been started again, and no
 //! event is taken twice.
 
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use super::definitions::{self, Files};
 use super::node::Node;
 use super::running::Running;
 use super::{StartError, consumers, last_good, migration, shards};
-use crate::kernel::definition::{Definition, DefinitionSet};
+use crate::effects::Consumer;
+use crate::kernel::definition::{Definition, DefinitionSet, EffectDefinition};
 use crate::ports::control::{LastReload, ReloadError, Reloaded, SagaChange, rfc3339};
 use crate::shard::mailbox::Mail;
 
@@ -102,11 +103,7 @@ async fn attempt(node: &Node) -> Result<Reloaded, ReloadError> {
         .collect();
     let ways_changed = ways_changed(&before, &loaded.sagas);
     if sagas.is_empty() && !effects_changed && !ways_changed {
-        let outdated = |shard: &shards::Shown| shard.status.is_outdated();
-        let mut shards = running.shards.all();
-        shards.retain(outdated);
-        let routed_by = running.widen(&before.sagas).await;
-        let problems = activate_in(&shards, &before.sagas, before.revision, routed_by).await;
+        let problems = bring_up_to_date(running, &before).await;
         return Ok(Reloaded {
             revision: before.revision,
             sagas,
@@ -116,28 +113,12 @@ async fn attempt(node: &Node) -> Result<Reloaded, ReloadError> {
         });
     }
     let archived = kept(node, &before, running).await?;
-    let stranded = migration::stranded(node, &loaded.sagas, &archived)
-        .await
-        .map_err(|error| unavailable(error.to_string()))?;
-    if !stranded.is_empty() {
-        let message = "with on_change: migrate, live instances could not come over".to_owned();
-        return Err(ReloadError::Refused {
-            message,
-            findings: stranded,
-        });
-    }
+    refuse_stranded(node, &loaded.sagas, &archived).await?;
     let revision = before.revision + u64::from(!sagas.is_empty());
     let set = Arc::new(DefinitionSet::new(loaded.sagas, archived));
     if effects_changed {
-        match consumers::verify(&*running.broker, &node.manifest, &planned).await {
-            Ok(verdict) => verdict.map_err(refused)?,
-            Err(error) => return Err(unavailable(error.to_string())),
-        }
-        // The last that can fail: it builds every provider before it pulls anything.
-        running
-            .replace_worker(node, &loaded.effects, planned.clone())
-            .await
-            .map_err(refused)?;
+        // The last that can fail.
+        change_worker(node, running, &loaded.effects, &planned).await?;
     }
     node.catalog.replace(InForce {
         revision,
@@ -164,6 +145,49 @@ async fn attempt(node: &Node) -> Result<Reloaded, ReloadError> {
         effects,
         problems,
     })
+}
+
+/// Nothing has changed: shards that could not take an earlier change get what is in force; one line for each that still cannot.
+async fn bring_up_to_date(running: &Running, before: &InForce) -> Vec<String> {
+    let outdated = |shard: &shards::Shown| shard.status.is_outdated();
+    let mut shards = running.shards.all();
+    shards.retain(outdated);
+    let routed_by = running.widen(&before.sagas).await;
+    activate_in(&shards, &before.sagas, before.revision, routed_by).await
+}
+
+/// Refuses definitions to which live instances would have to be migrated and cannot.
+async fn refuse_stranded(
+    node: &Node,
+    sagas: &[Arc<Definition>],
+    archived: &[Arc<Definition>],
+) -> Result<(), ReloadError> {
+    let findings = migration::stranded(node, sagas, archived)
+        .await
+        .map_err(|error| ReloadError::Unavailable(error.to_string()))?;
+    if findings.is_empty() {
+        return Ok(());
+    }
+    let message = "with on_change: migrate, live instances could not come over".to_owned();
+    Err(ReloadError::Refused { message, findings })
+}
+
+/// Puts a worker in force that knows these effects.
+async fn change_worker(
+    node: &Node,
+    running: &Running,
+    effects: &[Arc<EffectDefinition>],
+    planned: &[Consumer],
+) -> Result<(), ReloadError> {
+    match consumers::verify(&*running.broker, &node.manifest, planned).await {
+        Ok(verdict) => verdict.map_err(refused)?,
+        Err(error) => return Err(ReloadError::Unavailable(error.to_string())),
+    }
+    // It builds every provider before it pulls anything.
+    running
+        .replace_worker(node, effects, planned.to_vec())
+        .await
+        .map_err(refused)
 }
 
 /// Keeps what is in force for a start that finds wrong files.

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use futures::future::OptionFuture;
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::{Mutex, MutexGuard, Semaphore};
 use tokio::task::{JoinError, JoinSet};
 use uuid::Uuid;
 
@@ -37,6 +37,9 @@ use crate::storage::rows::PositionRow;
 use crate::tasks::{Task, Tasks};
 use crate::telemetry::Metrics;
 
+/// Reads at the same time for those who wait: they must not take the place of those of others.
+const PATIENT_READS_MAX: usize = 8;
+
 /// What a node lends for the start.
 pub(super) struct Parts<'n> {
     pub manifest: &'n Manifest,
@@ -58,6 +61,8 @@ pub(super) struct Running {
     pub cluster: Option<ClusterId>,
     /// The shards that are open; none where no sagas run.
     pub shards: Arc<ShardMap<Shown>>,
+    /// Bounds what is read for those who wait.
+    pub patient_reads: Semaphore,
     /// Of the shards, if sagas run here.
     pub common: Option<Common>,
     /// Those of the effect worker, if this process has one. A reload brings another worker.
@@ -109,6 +114,7 @@ impl Running {
             shards: common
                 .as_ref()
                 .map_or_else(Arc::default, |common| Arc::clone(&common.shards)),
+            patient_reads: Semaphore::new(PATIENT_READS_MAX),
             common,
             breakers: std::sync::Mutex::new(stages.worker.as_ref().map(Worker::breakers)),
             local,
@@ -117,7 +123,7 @@ impl Running {
         })
     }
 
-    /// Looks after the owner records, if sagas run here.
+    /// Renews the owner records, if sagas run here.
     pub fn keeper(&self) -> Option<&Arc<Keeper>> {
         self.common.as_ref().map(|common| &common.keeper)
     }

@@ -144,6 +144,7 @@ pub(super) async fn start(
         shards: endpoints,
         shard_count: manifest.shards,
         definitions: needed.definitions,
+        cluster: manifest.cluster.clone(),
         tenancy: manifest.tenancy(),
         tenants: manifest.tenant_list(),
         streams: SourceStream::ALL.map(|role| streams::name(manifest, role).to_owned()),

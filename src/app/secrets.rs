@@ -59,7 +59,7 @@ pub async fn read(
     Ok(values)
 }
 
-/// Looks after the secrets until the drain. Those of the environment cannot change. Where one cannot be read, all
+/// Reloads the secrets until the drain. Those of the environment cannot change. Where one cannot be read, all
 /// stay as they are: a pair such as user and password is never taken from two moments, as far as files and NATS allow.
 pub async fn keep(
     secrets: Arc<Secrets>,

@@ -102,11 +102,11 @@ impl Node {
         let Some(node) = self.myself() else {
             return Err(ControlError::Unavailable("stopping".to_owned()));
         };
-        let broken_off = |why: String| Err(ControlError::Unavailable(format!("it was broken off: {why}")));
+        let aborted = |why: String| Err(ControlError::Unavailable(format!("it was aborted: {why}")));
         match self.tasks.once(Task::Ownership, work(node)).await {
             Ok(Ok(outcome)) => outcome,
-            Ok(Err(panic)) => broken_off(panic),
-            Err(error) => broken_off(error.to_string()),
+            Ok(Err(panic)) => aborted(panic),
+            Err(error) => aborted(error.to_string()),
         }
     }
 
@@ -132,7 +132,7 @@ impl Node {
         Ok(())
     }
 
-    /// What may take long because of the broker. Broken off, it leaves a claim behind, which the same folder may renew.
+    /// What may take long because of the broker. If it is aborted, it leaves a claim behind, which the same folder may renew.
     async fn prepare_shard(
         &self,
         running: &Running,

@@ -163,7 +163,7 @@ fn write_marker(path: &PathBuf, marker: &Marker) -> Result<(), StartError> {
     fs::rename(&draft, path).map_err(failed)
 }
 
-fn archived_definitions(
+pub(super) fn archived_definitions(
     store: &Store,
     active: &[Arc<Definition>],
 ) -> Result<Vec<Arc<Definition>>, StartError> {
@@ -208,7 +208,10 @@ pub(super) fn start(
         match (stream, manifest.streams.start) {
             (SourceStream::AggregateEvents, StartPosition::New) => state.last_sequence,
             // Commands and results are the runner's own: nothing of them may be left out.
-            _ => state.first_sequence.saturating_sub(1),
+            (SourceStream::AggregateEvents, StartPosition::First)
+            | (SourceStream::WorkflowEvents | SourceStream::WorkflowCommands, _) => {
+                state.first_sequence.saturating_sub(1)
+            }
         }
     });
     ShardHandle::start(ShardSpec {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use super::{StartError, cluster, connect_broker, runtime};
@@ -18,19 +19,26 @@ pub fn specs(manifest: &Manifest) -> [StreamSpec; 3] {
         Tenancy::Multi => "tenant.*.",
         Tenancy::Single => "",
     };
-    let spec = |name: &str, kinds: &[&str], foreign| StreamSpec {
+    let spec = |name: &str, kinds: &[&str]| StreamSpec {
         name: name.to_owned(),
         subjects: kinds.iter().map(|kind| format!("{prefix}{kind}.>")).collect(),
         replicas: manifest.streams.replicas,
         // Room for the envelope around the largest payload.
         message_bytes_max: manifest.limits.payload_bytes + 64 * 1024,
-        foreign,
+        foreign: false,
     };
     let streams = &manifest.streams;
+    let mut commands = spec(&streams.workflow_commands.name, subject::COMMAND_KINDS);
+    commands
+        .subjects
+        .push(subject::control_filter(&manifest.cluster, None));
     [
-        spec(&streams.aggregate_events.name, subject::AGGREGATE_KINDS, true),
-        spec(&streams.workflow_events.name, subject::EVENT_KINDS, false),
-        spec(&streams.workflow_commands.name, subject::COMMAND_KINDS, false),
+        StreamSpec {
+            foreign: true,
+            ..spec(&streams.aggregate_events.name, subject::AGGREGATE_KINDS)
+        },
+        spec(&streams.workflow_events.name, subject::EVENT_KINDS),
+        commands,
     ]
 }
 
@@ -58,7 +66,10 @@ pub async fn prepare(broker: &dyn Broker, manifest: &Manifest) -> Result<[Stream
 }
 
 /// One line for each limit of the stream of events that could drop what was not read yet, and is not accepted.
-async fn limits_not_accepted(broker: &dyn Broker, manifest: &Manifest) -> Result<Vec<String>, BrokerError> {
+pub(super) async fn limits_not_accepted(
+    broker: &dyn Broker,
+    manifest: &Manifest,
+) -> Result<Vec<String>, BrokerError> {
     if !manifest.mode.runs_sagas() {
         return Ok(Vec::new());
     }
@@ -95,12 +106,25 @@ async fn prepare_one(
     broker.stream_state(&spec.name).await
 }
 
-/// The state of one stream, for people.
-#[derive(Debug)]
+/// The state of one stream, or of a bucket.
+#[derive(Debug, Serialize)]
 pub struct Line {
-    pub stream: String,
-    pub state: String,
+    pub name: String,
+    /// `exists` or `does not exist`.
+    pub state: &'static str,
+    #[serde(flatten)]
+    pub holds: Option<Holds>,
+    /// How it differs from the manifest.
     pub differences: Vec<String>,
+}
+
+/// What a stream holds.
+#[derive(Debug, Serialize)]
+pub struct Holds {
+    pub messages: u64,
+    pub bytes: u64,
+    pub first_sequence: u64,
+    pub last_sequence: u64,
 }
 
 /// Carries out `streams apply` (`change`) or `streams check`.
@@ -129,8 +153,9 @@ pub fn report(manifest: &Manifest, change: bool) -> Result<Vec<Line>, StartError
 
 async fn line(broker: &dyn Broker, spec: &StreamSpec, change: bool) -> Result<Line, StartError> {
     let mut line = Line {
-        stream: spec.name.clone(),
-        state: "does not exist".to_owned(),
+        name: spec.name.clone(),
+        state: "does not exist",
+        holds: None,
         differences: Vec::new(),
     };
     if change {
@@ -153,10 +178,13 @@ async fn line(broker: &dyn Broker, spec: &StreamSpec, change: bool) -> Result<Li
         .stream_state(&spec.name)
         .await
         .map_err(|error| StartError::Broker(error.to_string()))?;
-    line.state = format!(
-        "{} message(s), {} bytes, sequences {} to {}",
-        state.messages, state.bytes, state.first_sequence, state.last_sequence
-    );
+    line.state = "exists";
+    line.holds = Some(Holds {
+        messages: state.messages,
+        bytes: state.bytes,
+        first_sequence: state.first_sequence,
+        last_sequence: state.last_sequence,
+    });
     Ok(line)
 }
 
@@ -176,8 +204,9 @@ async fn bucket_line(broker: &dyn Broker, spec: &BucketSpec, change: bool) -> Re
         Err(error) => return Err(StartError::Broker(error.to_string())),
     };
     Ok(Line {
-        stream: format!("bucket {}", spec.name),
-        state: state.to_owned(),
+        name: format!("bucket {}", spec.name),
+        state,
+        holds: None,
         differences,
     })
 }
@@ -219,6 +248,7 @@ pub(super) async fn hear_the_time(
 /// Names of the streams that commands and results go through.
 pub(super) fn workflow(manifest: &Manifest) -> WorkflowStreams {
     WorkflowStreams {
+        cluster: manifest.cluster.clone(),
         commands: name(manifest, SourceStream::WorkflowCommands).to_owned(),
         events: name(manifest, SourceStream::WorkflowEvents).to_owned(),
     }

@@ -1,41 +1,61 @@
 //! A client of the HTTP API, for commands that ask a running process.
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 use reqwest::StatusCode;
 use serde_json::Value;
 
+use super::profile::{Profile, Profiles};
 use crate::app::diagnostics::plain;
 use crate::app::exit::{self, Failure};
+use crate::clients::tls::client_config;
 use crate::clients::told;
 
 /// Longest wait for an answer.
 const PATIENCE: Duration = Duration::from_mins(1);
 /// The same for what takes as long as a drain may.
 const PATIENCE_LONG: Duration = Duration::from_hours(24);
-/// How often somebody who waits is told so.
+/// How long a stream of events may be silent: a runner says every 15 s that it lives.
+const SILENCE_MAX: Duration = Duration::from_mins(1);
+/// How often a waiting command says that it waits.
 const TELL_EVERY: Duration = Duration::from_secs(5);
 
-/// The process that receives the request.
-#[derive(Debug, Clone, Args)]
+/// Where no URL is given.
+const URL: &str = "http://127.0.0.1:8080";
+/// The variable with a token; a flag would show it in the list of processes.
+const TOKEN: &str = "SAGA_RUNNER_TOKEN";
+
+/// The process that receives the request: flags, then the environment, then the profile.
+#[derive(Debug, Clone, Default, Args)]
 pub struct ServerArguments {
-    /// URL of the HTTP API of a runner.
-    #[arg(
-        long,
-        env = "SAGA_RUNNER_URL",
-        value_name = "URL",
-        default_value = "http://127.0.0.1:8080",
-        value_parser = base_url
-    )]
-    url: String,
+    /// URL of the HTTP API of a runner; default: that of the profile, else http://127.0.0.1:8080.
+    #[arg(long, env = "SAGA_RUNNER_URL", value_name = "URL", value_parser = base_url)]
+    url: Option<String>,
+    /// URL of its admin API; default: that of the profile, else the same as --url.
+    #[arg(long, env = "SAGA_RUNNER_ADMIN_URL", value_name = "URL", value_parser = base_url)]
+    admin_url: Option<String>,
+    /// File with the bearer token; default: SAGA_RUNNER_TOKEN, else the file of the profile.
+    #[arg(long, env = "SAGA_RUNNER_TOKEN_FILE", value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Profile with URL, tenant and token; default: the one chosen by `profile use`.
+    #[arg(long, env = "SAGA_RUNNER_PROFILE", value_name = "NAME")]
+    profile: Option<String>,
+}
+
+impl ServerArguments {
+    /// Whether a flag or a variable names a process.
+    pub const fn names_one(&self) -> bool {
+        self.url.is_some() || self.profile.is_some()
+    }
 }
 
 /// The tenant of instances and schedules.
 #[derive(Debug, Clone, Args)]
 pub struct TenantArguments {
-    /// Tenant; not needed if the runner serves one tenant, or runs without tenants.
+    /// Tenant; default: that of the profile. Not needed if the runner serves one tenant, or runs without tenants.
     #[arg(long, env = "SAGA_RUNNER_TENANT", value_name = "NAME")]
     tenant: Option<String>,
 }
@@ -64,6 +84,9 @@ pub fn escaped(name: &str) -> String {
 
 pub struct Client {
     base: String,
+    admin: String,
+    tenant: Option<String>,
+    token: Option<String>,
     http: reqwest::Client,
     runtime: tokio::runtime::Runtime,
 }
@@ -72,13 +95,46 @@ impl Client {
     /// A client whose paths follow `url`.
     pub fn at(url: &str) -> Result<Self, Failure> {
         let url = base_url(url).map_err(|error| Failure::new(exit::USAGE, format!("{url}: {error}")))?;
-        Self::new(&ServerArguments { url })
+        Self::new(&ServerArguments {
+            url: Some(url),
+            ..ServerArguments::default()
+        })
     }
 
     pub fn new(server: &ServerArguments) -> Result<Self, Failure> {
+        let profile = Profiles::read()?.get(server.profile.as_deref())?;
+        let checked = |url: Option<&String>| {
+            let checked = url.map(|url| base_url(url).map_err(|error| format!("{url}: {error}")));
+            checked
+                .transpose()
+                .map_err(|error| Failure::new(exit::CONFIG, error))
+        };
+        // An address by flag is not that of the profile, and neither is its admin API.
+        let (base, admin) = match (&server.url, &server.admin_url) {
+            (Some(base), admin) => (base.clone(), admin.clone()),
+            (None, admin) => {
+                let base = checked(profile.url.as_ref())?;
+                let admin = admin
+                    .clone()
+                    .map_or_else(|| checked(profile.admin_url.as_ref()), |url| Ok(Some(url)))?;
+                (base.unwrap_or_else(|| URL.to_owned()), admin)
+            }
+        };
+        let admin = admin.unwrap_or_else(|| base.clone());
+        let token = token(server, &profile)?;
+        if token.is_some() {
+            safe_for_tokens(&base)?;
+            safe_for_tokens(&admin)?;
+        }
+        let unusable = |message: String| Failure::new(exit::CONFIG, message);
+        let tls = profile.tls.read().map_err(unusable)?;
         Ok(Self {
-            base: server.url.clone(),
+            base,
+            admin,
+            tenant: profile.tenant,
+            token,
             http: reqwest::Client::builder()
+                .tls_backend_preconfigured(client_config(Some(&tls)).map_err(unusable)?)
                 .timeout(PATIENCE)
                 .build()
                 .map_err(Failure::software)?,
@@ -91,7 +147,7 @@ impl Client {
 
     /// What the paths of the tenant begin with. Where none is named, the runner tells whether it serves just one.
     pub fn tenant_path(&self, named: &TenantArguments) -> Result<String, Failure> {
-        if let Some(tenant) = &named.tenant {
+        if let Some(tenant) = named.tenant.as_ref().or(self.tenant.as_ref()) {
             return Ok(format!("/v1/tenants/{}", escaped(tenant)));
         }
         let info = self.get("/info")?;
@@ -115,17 +171,26 @@ impl Client {
 
     /// Asks for a page.
     pub fn get(&self, path: &str) -> Result<Value, Failure> {
-        self.send(self.http.get(format!("{}{path}", self.base)))
+        self.send(self.http.get(self.address(path)))
+    }
+
+    /// Asks for a page that says what is wrong also where it answers 503.
+    pub fn get_any(&self, path: &str) -> Result<Value, Failure> {
+        let (status, body) = self.exchange(self.http.get(self.address(path)), &mut |_| {})?;
+        match serde_json::from_str(&body) {
+            Ok(json) if status == StatusCode::SERVICE_UNAVAILABLE => Ok(json),
+            _ => self.answer(status, &body),
+        }
     }
 
     /// Asks for something to be done.
     pub fn post(&self, path: &str) -> Result<Value, Failure> {
-        self.send(self.http.post(format!("{}{path}", self.base)))
+        self.send(self.http.post(self.address(path)))
     }
 
     /// Sends JSON to a page.
     pub fn post_json(&self, path: &str, body: &Value) -> Result<Value, Failure> {
-        let request = self.http.post(format!("{}{path}", self.base));
+        let request = self.http.post(self.address(path));
         self.send(
             request
                 .header("content-type", "application/json")
@@ -133,11 +198,75 @@ impl Client {
         )
     }
 
+    /// Sends JSON to a page that answers after `wait` at the latest, and a little.
+    pub fn post_patiently(&self, path: &str, body: &Value, wait: Duration) -> Result<Value, Failure> {
+        let request = self.http.post(self.address(path)).timeout(wait + PATIENCE);
+        let request = request.header("content-type", "application/json");
+        self.send(request.body(body.to_string()))
+    }
+
+    /// Asks for a page that answers after `wait` at the latest, and a little.
+    pub fn get_patiently(&self, path: &str, wait: Duration) -> Result<Value, Failure> {
+        self.send(self.http.get(self.address(path)).timeout(wait + PATIENCE))
+    }
+
+    /// Gives each server-sent event of a page to `take`, until the page ends. `last` is the id of the last one that was taken.
+    pub fn events(
+        &self,
+        path: &str,
+        last: Option<&str>,
+        mut take: impl FnMut(&ServerEvent) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let mut request = self.http.get(self.address(path)).timeout(PATIENCE_LONG);
+        if let Some(last) = last {
+            request = request.header("last-event-id", last);
+        }
+        if let Some(token) = &self.token {
+            request = request.bearer_auth(token);
+        }
+        let broken = |error: reqwest::Error| {
+            Failure::new(
+                exit::UNAVAILABLE,
+                told(&format!("no answer from {}", self.base), &error),
+            )
+        };
+        self.runtime.block_on(async {
+            let mut response = request.send().await.map_err(broken)?;
+            let status = response.status();
+            if !status.is_success() {
+                return Err(self.refusal(status, &response.text().await.map_err(broken)?));
+            }
+            let mut reading = Reading::default();
+            loop {
+                let chunk = tokio::time::timeout(SILENCE_MAX, response.chunk()).await;
+                let silent = |_| Failure::new(exit::UNAVAILABLE, format!("{} is silent", self.base));
+                match chunk.map_err(silent)?.map_err(broken)? {
+                    Some(chunk) => {
+                        for event in reading.take(&chunk) {
+                            take(&event)?;
+                        }
+                    }
+                    None => return Ok(()),
+                }
+            }
+        })
+    }
+
     /// Asks for something that may take long, and calls `waits` now and then until it is done.
     pub fn post_and_wait(&self, path: &str, mut waits: impl FnMut(Duration)) -> Result<Value, Failure> {
-        let request = self.http.post(format!("{}{path}", self.base));
+        let request = self.http.post(self.address(path));
         let request = request.timeout(PATIENCE_LONG);
         self.send_telling(request, &mut waits)
+    }
+
+    /// Where a path is.
+    fn address(&self, path: &str) -> String {
+        let base = if path.starts_with("/admin/") || path == "/health" {
+            &self.admin
+        } else {
+            &self.base
+        };
+        format!("{base}{path}")
     }
 
     fn send(&self, request: reqwest::RequestBuilder) -> Result<Value, Failure> {
@@ -149,12 +278,25 @@ impl Client {
         request: reqwest::RequestBuilder,
         waits: &mut dyn FnMut(Duration),
     ) -> Result<Value, Failure> {
+        let (status, body) = self.exchange(request, waits)?;
+        self.answer(status, &body)
+    }
+
+    /// Sends a request, and calls `waits` now and then until the answer is there.
+    fn exchange(
+        &self,
+        request: reqwest::RequestBuilder,
+        waits: &mut dyn FnMut(Duration),
+    ) -> Result<(StatusCode, String), Failure> {
+        let request = match &self.token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        };
         let asked = async {
             let response = request.send().await?;
             Ok::<_, reqwest::Error>((response.status(), response.text().await?))
         };
-        let (status, body) = self
-            .runtime
+        self.runtime
             .block_on(async {
                 let mut asked = std::pin::pin!(asked);
                 let mut waited = Duration::ZERO;
@@ -171,22 +313,121 @@ impl Client {
                     exit::UNAVAILABLE,
                     told(&format!("no answer from {}", self.base), &error),
                 )
-            })?;
-        let json = serde_json::from_str::<Value>(&body).ok();
+            })
+    }
+
+    /// What an answer says, or why there is none.
+    fn answer(&self, status: StatusCode, body: &str) -> Result<Value, Failure> {
+        let json = serde_json::from_str::<Value>(body).ok();
+        if status == StatusCode::NO_CONTENT {
+            return Ok(Value::Null);
+        }
         if status.is_success() {
             return json.ok_or_else(|| Failure::software(format!("answer from {} is not JSON", self.base)));
         }
+        Err(self.refusal(status, body))
+    }
+
+    /// Why a request was refused.
+    fn refusal(&self, status: StatusCode, body: &str) -> Failure {
+        let json = serde_json::from_str::<Value>(body).ok();
         let told = json.as_ref().and_then(|json| json["detail"].as_str());
         let mut failure = Failure::new(
             exit_code(status),
             told.map_or_else(|| format!("{} answers {status}", self.base), str::to_owned),
         );
-        let findings = json.as_ref().and_then(|json| json["findings"].as_array());
-        for finding in findings.into_iter().flatten() {
+        let errors = json.as_ref().and_then(|json| json["errors"].as_array());
+        for finding in errors
+            .into_iter()
+            .flatten()
+            .filter(|error| error["file"].is_string())
+        {
             failure.frames.push_str(&finding_line(finding));
         }
-        Err(failure)
+        failure
     }
+}
+
+/// A server-sent event.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct ServerEvent {
+    pub id: Option<String>,
+    pub name: String,
+    pub data: String,
+}
+
+/// Puts server-sent events together from the pieces in which they come.
+#[derive(Debug, Default)]
+struct Reading {
+    rest: Vec<u8>,
+    event: ServerEvent,
+}
+
+impl Reading {
+    fn take(&mut self, chunk: &[u8]) -> Vec<ServerEvent> {
+        self.rest.extend_from_slice(chunk);
+        let mut events = Vec::new();
+        while let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.rest.drain(..=end).collect();
+            let line = String::from_utf8_lossy(&line[..end]);
+            let line = line.trim_end_matches('\r');
+            if line.is_empty() {
+                let event = std::mem::take(&mut self.event);
+                if !event.data.is_empty() {
+                    events.push(event);
+                }
+                continue;
+            }
+            let (field, value) = line.split_once(':').unwrap_or((line, ""));
+            let value = value.strip_prefix(' ').unwrap_or(value);
+            match field {
+                "id" => self.event.id = Some(value.to_owned()),
+                "event" => value.clone_into(&mut self.event.name),
+                "data" => self.event.data.push_str(value),
+                _ => {}
+            }
+        }
+        events
+    }
+}
+
+/// The bearer token, by flag, environment or profile.
+fn token(server: &ServerArguments, profile: &Profile) -> Result<Option<String>, Failure> {
+    let variable = std::env::var(TOKEN).ok().filter(|token| !token.is_empty());
+    let path = match (&server.token_file, variable) {
+        (Some(path), _) => path,
+        (None, Some(token)) => return legal(token, TOKEN).map(Some),
+        // A profile's token is for its own addresses.
+        (None, None) => match (&profile.token_file, &server.url, &server.admin_url) {
+            (Some(path), None, None) => path,
+            _ => return Ok(None),
+        },
+    };
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Failure::new(exit::NO_INPUT, format!("{}: {error}", path.display())))?;
+    legal(text.trim_end().to_owned(), &path.display().to_string()).map(Some)
+}
+
+/// A token that can stand in a header.
+fn legal(token: String, place: &str) -> Result<String, Failure> {
+    if token.is_empty() || !token.chars().all(|c| c.is_ascii_graphic()) {
+        let message = format!("{place}: a token is one line of visible ASCII characters");
+        return Err(Failure::new(exit::CONFIG, message));
+    }
+    Ok(token)
+}
+
+/// A reader of a connection without TLS could use the token.
+fn safe_for_tokens(url: &str) -> Result<(), Failure> {
+    let parsed = reqwest::Url::parse(url).map_err(Failure::software)?;
+    let host = parsed.host_str().unwrap_or_default();
+    let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
+    let is_here = host == "localhost" || address.is_ok_and(|address| address.is_loopback());
+    if parsed.scheme() == "https" || is_here {
+        return Ok(());
+    }
+    let message = format!("{url}: a token is sent to another machine by https only");
+    Err(Failure::new(exit::USAGE, message))
 }
 
 /// A finding about definitions in a line, as logs have it.
@@ -204,7 +445,7 @@ fn finding_line(finding: &Value) -> String {
     format!("{}\n", plain(&line))
 }
 
-/// What a refusal means for whoever called the command.
+/// What a refusal means for the caller of the command.
 fn exit_code(status: StatusCode) -> u8 {
     match status {
         StatusCode::NOT_FOUND => exit::NOT_FOUND,
@@ -226,6 +467,48 @@ mod tests {
     fn a_key_is_one_segment_of_the_path() {
         assert_eq!(escaped("o-1_a.b~"), "o-1_a.b~");
         assert_eq!(escaped("a/b c\u{e9}?"), "a%2Fb%20c%C3%A9%3F");
+    }
+
+    #[test]
+    fn a_token_goes_to_this_machine_or_over_tls() {
+        for safe in [
+            "http://127.0.0.1:8080",
+            "http://[::1]:1",
+            "http://localhost",
+            "https://far:443",
+        ] {
+            assert!(safe_for_tokens(safe).is_ok(), "{safe}");
+        }
+        for unsafe_ in ["http://far:8080", "http://10.0.0.1", "http://127.0.0.1.evil"] {
+            assert_eq!(
+                safe_for_tokens(unsafe_).expect_err("refused").code,
+                exit::USAGE,
+                "{unsafe_}"
+            );
+        }
+        assert!(legal("two lines\nhere".to_owned(), "x").is_err());
+    }
+
+    #[test]
+    fn events_are_put_together_from_pieces_and_comments_are_none() {
+        let mut reading = Reading::default();
+        assert_eq!(reading.take(b": alive\n\nid: 7\nevent: ent"), []);
+        let events = reading.take(b"ry\ndata: {\"a\": 1}\n\nevent: end\ndata: {}\n\n");
+        assert_eq!(
+            events,
+            [
+                ServerEvent {
+                    id: Some("7".to_owned()),
+                    name: "entry".to_owned(),
+                    data: "{\"a\": 1}".to_owned(),
+                },
+                ServerEvent {
+                    id: None,
+                    name: "end".to_owned(),
+                    data: "{}".to_owned(),
+                }
+            ]
+        );
     }
 
     #[test]

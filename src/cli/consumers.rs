@@ -3,7 +3,9 @@
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use super::ManifestArguments;
+use super::confirm::ConfirmArguments;
+use super::manifest::ManifestArguments;
+use super::output::{Column, Mood, OutputArguments, listed};
 use crate::app;
 use crate::app::consumers::Line;
 use crate::app::exit::{self, Failure};
@@ -21,15 +23,16 @@ pub enum ConsumersCommand {
 pub struct ListArguments {
     #[command(flatten)]
     manifest: ManifestArguments,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArguments,
 }
 
 #[derive(Debug, Args)]
 pub struct DeleteArguments {
     /// Name of the consumer.
     name: String,
+    #[command(flatten)]
+    confirm: ConfirmArguments,
     #[command(flatten)]
     manifest: ManifestArguments,
 }
@@ -39,7 +42,9 @@ pub fn consumers(command: ConsumersCommand) -> Result<(), Failure> {
         ConsumersCommand::List(arguments) => list(arguments),
         ConsumersCommand::Delete(arguments) => {
             let name = arguments.name;
-            app::consumers::delete(&arguments.manifest.load(None)?, &name)?;
+            let consequence = format!("consumer {name} and what it remembers of its position are deleted");
+            arguments.confirm.agreed(&consequence, &name)?;
+            app::consumers::delete(&arguments.manifest.load()?, &name)?;
             out::line(format_args!("{name} deleted"))?;
             Ok(())
         }
@@ -47,16 +52,9 @@ pub fn consumers(command: ConsumersCommand) -> Result<(), Failure> {
 }
 
 fn list(arguments: ListArguments) -> Result<(), Failure> {
-    let lines = app::consumers::report(&arguments.manifest.load(None)?)?;
-    if arguments.json {
-        let all: Vec<_> = lines.iter().map(as_json).collect();
-        let text = serde_json::to_string_pretty(&all).expect("lines are plain data");
-        out::line(text)?;
-    } else {
-        for line in &lines {
-            tell(line)?;
-        }
-    }
+    let lines = app::consumers::report(&arguments.manifest.load()?)?;
+    let all: Vec<_> = lines.iter().map(as_json).collect();
+    arguments.output.list(COLUMNS, &listed(all))?;
     let differences: usize = lines.iter().map(|line| line.differences.len()).sum();
     if differences > 0 {
         return Err(Failure::new(
@@ -67,30 +65,27 @@ fn list(arguments: ListArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-fn tell(line: &Line) -> Result<(), Failure> {
-    let mut said = vec![match &line.delivers {
-        Some(brings) => format!("delivers {brings}"),
+const COLUMNS: &[Column] = &[
+    Column::value("NAME", "/name"),
+    Column::told("DELIVERS", |item| match item["delivers"].as_str() {
+        Some(what) => what.to_owned(),
         None => "orphaned".to_owned(),
-    }];
-    if line.bound {
-        said.push("bound".to_owned());
-    }
-    if line.external {
-        said.push("external workers".to_owned());
-    }
-    said.push(match line.state {
-        Some(state) => format!(
-            "{} pending, {} unacknowledged",
-            state.pending, state.unacknowledged
-        ),
-        None => "does not exist".to_owned(),
-    });
-    out::line(format_args!("{}: {}", line.name, said.join(", ")))?;
-    for difference in &line.differences {
-        out::line(format_args!("  {difference}"))?;
-    }
-    Ok(())
-}
+    })
+    .judged(|what| match what {
+        "orphaned" => Mood::Waiting,
+        _ => Mood::Plain,
+    }),
+    Column::number("PENDING", "/pending"),
+    Column::number("UNACKNOWLEDGED", "/unacknowledged"),
+    Column::value("EXISTS", "/exists"),
+    Column::value("DIFFERENCES", "/differences").judged(|differences| match differences {
+        "-" => Mood::Plain,
+        _ => Mood::Bad,
+    }),
+    Column::value("BOUND", "/bound").wide(),
+    Column::value("EXTERNAL", "/external").wide(),
+    Column::value("FILTERS", "/filters").wide(),
+];
 
 fn as_json(line: &Line) -> serde_json::Value {
     json!({

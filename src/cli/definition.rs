@@ -1,10 +1,14 @@
 //! `definition`: the versions of sagas that a running cluster keeps.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand};
-use comfy_table::{CellAlignment, Table, presets};
-use serde_json::Value;
+use serde_json::{Value, json};
+use similar::TextDiff;
 
 use super::client::{Client, ServerArguments, escaped};
+use super::node;
+use super::output::{Column, Mood, OutputArguments};
 use crate::app::exit::{self, Failure};
 use crate::app::out;
 
@@ -14,8 +18,15 @@ pub enum DefinitionCommand {
     List(ListArguments),
     /// Print the source of one version.
     Show(ShowArguments),
+    /// Compare the sources of two versions of a saga.
+    #[command(
+        after_help = "Exits with 1 if they differ. Example: what the last reload changed, and what a file would change:\n  \
+        saga-runner definition diff sha256:1f2e3d sha256:4c5b6a\n  \
+        saga-runner definition diff sha256:4c5b6a --file sagas/order.yaml"
+    )]
+    Diff(DiffArguments),
     /// Reload the definitions of a running process, and print what changed, or the errors.
-    Reload(ReloadArguments),
+    Reload(node::ReloadArguments),
     /// Migrate the running instances of a saga to its active version, or to another one.
     #[command(
         after_help = "Exits with 1 if an instance cannot be migrated. Example: check first, then migrate:\n  \
@@ -32,9 +43,8 @@ pub struct ListArguments {
     /// Only this saga.
     #[arg(long, value_name = "NAME")]
     saga: Option<String>,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArguments,
     #[command(flatten)]
     server: ServerArguments,
 }
@@ -44,14 +54,23 @@ pub struct ShowArguments {
     /// Hash of the version; its first six digits suffice if they are unique.
     hash: String,
     #[command(flatten)]
+    output: OutputArguments,
+    #[command(flatten)]
     server: ServerArguments,
 }
 
 #[derive(Debug, Args)]
-pub struct ReloadArguments {
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+pub struct DiffArguments {
+    /// Hash of the older version; its first six digits suffice if they are unique.
+    from: String,
+    /// Hash of the newer version.
+    #[arg(required_unless_present = "file", conflicts_with = "file")]
+    to: Option<String>,
+    /// Compare with this file instead.
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArguments,
     #[command(flatten)]
     server: ServerArguments,
 }
@@ -69,9 +88,8 @@ pub struct MigrateArguments {
     /// Print what would happen to every live instance, without changes.
     #[arg(long)]
     dry_run: bool,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArguments,
     #[command(flatten)]
     server: ServerArguments,
 }
@@ -80,7 +98,8 @@ pub fn definition(command: &DefinitionCommand) -> Result<(), Failure> {
     match command {
         DefinitionCommand::List(arguments) => list(arguments),
         DefinitionCommand::Show(arguments) => show(arguments),
-        DefinitionCommand::Reload(arguments) => reload(arguments),
+        DefinitionCommand::Diff(arguments) => diff(arguments),
+        DefinitionCommand::Reload(arguments) => node::reload(arguments),
         DefinitionCommand::Migrate(arguments) => migrate(arguments),
     }
 }
@@ -90,33 +109,28 @@ fn list(arguments: &ListArguments) -> Result<(), Failure> {
     let query = query.map(|saga| format!("?saga={}", escaped(saga)));
     let path = format!("/v1/definitions{}", query.unwrap_or_default());
     let answer = Client::new(&arguments.server)?.get(&path)?;
-    if arguments.json {
-        return out::line(format_args!("{answer:#}"));
-    }
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(["SAGA", "HASH", "STATE", "LIVE", "ENDED"]);
-    for item in answer["items"].as_array().into_iter().flatten() {
+    arguments.output.list(COLUMNS, &answer)
+}
+
+const COLUMNS: &[Column] = &[
+    Column::value("SAGA", "/saga"),
+    Column::value("HASH", "/hash"),
+    Column::told("STATE", |item| {
         let state = match (item["active"].as_bool(), item["loaded"].as_bool()) {
             (Some(true), _) => "active",
             (_, Some(true)) => "archived",
             _ => "unreadable",
         };
-        table.add_row([
-            text(&item["saga"]),
-            text(&item["hash"]),
-            state.to_owned(),
-            text(&item["live"]),
-            text(&item["ended"]),
-        ]);
-    }
-    for column in [3, 4] {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    out::line(table)
-}
+        state.to_owned()
+    })
+    .judged(|state| match state {
+        "active" => Mood::Good,
+        "unreadable" => Mood::Bad,
+        _ => Mood::Plain,
+    }),
+    Column::number("LIVE", "/live"),
+    Column::number("ENDED", "/ended"),
+];
 
 fn show(arguments: &ShowArguments) -> Result<(), Failure> {
     let path = format!("/v1/definitions/{}", escaped(&arguments.hash));
@@ -128,44 +142,37 @@ fn show(arguments: &ShowArguments) -> Result<(), Failure> {
         text(&answer["live"]),
         text(&answer["ended"])
     ));
-    out::text(text(&answer["source"]))
+    arguments
+        .output
+        .shown(&answer, || out::text(text(&answer["source"])))
 }
 
-fn reload(arguments: &ReloadArguments) -> Result<(), Failure> {
-    let answer = Client::new(&arguments.server)?.post("/admin/reload")?;
-    if arguments.json {
-        out::line(format_args!("{answer:#}"))?;
-    } else {
-        show_reload(&answer)?;
-    }
-    let problems = answer["problems"].as_array().into_iter().flatten();
-    let problems: Vec<String> = problems.map(text).collect();
-    if problems.is_empty() {
-        return Ok(());
-    }
-    Err(Failure::new(exit::UNAVAILABLE, problems.join("; ")))
-}
-
-fn show_reload(answer: &Value) -> Result<(), Failure> {
-    let changes = answer["sagas"].as_array().map_or(&[][..], Vec::as_slice);
-    for change in changes {
-        let saga = text(&change["saga"]);
-        match (change["from"].as_str(), change["to"].as_str()) {
-            (None, Some(to)) => out::line(format_args!("{saga} is new: {to}"))?,
-            (Some(from), Some(to)) => out::line(format_args!("{saga} changed from {from} to {to}"))?,
-            (_, None) => out::line(format_args!("{saga} was removed: no new instances start"))?,
+fn diff(arguments: &DiffArguments) -> Result<(), Failure> {
+    let client = Client::new(&arguments.server)?;
+    let version = |hash: &str| client.get(&format!("/v1/definitions/{}", escaped(hash)));
+    let from = version(&arguments.from)?;
+    let (name, source) = match (&arguments.to, &arguments.file) {
+        (Some(to), _) => {
+            let to = version(to)?;
+            (text(&to["hash"]), text(&to["source"]))
         }
-    }
-    let effects = if answer["effects_changed"] == true {
-        ", effects changed"
-    } else {
-        ""
+        (None, Some(path)) => {
+            let source = std::fs::read_to_string(path)
+                .map_err(|error| Failure::new(exit::NO_INPUT, format!("{}: {error}", path.display())))?;
+            (path.display().to_string(), source)
+        }
+        (None, None) => return Err(Failure::new(exit::USAGE, "a second version or --file is needed")),
     };
-    out::note(format_args!(
-        "revision {}: {} saga(s) changed{effects}",
-        answer["revision"],
-        changes.len()
-    ));
+    let (older, before) = (text(&from["hash"]), text(&from["source"]));
+    let differs = before != source;
+    let changes = TextDiff::from_lines(&before, &source);
+    let unified = changes.unified_diff().header(&older, &name).to_string();
+    let answer = json!({"from": older, "to": name, "differs": differs, "diff": unified});
+    arguments.output.shown(&answer, || out::text(&unified))?;
+    if differs {
+        return Err(Failure::new(exit::FINDINGS, format!("{older} and {name} differ")));
+    }
+    out::note(format_args!("{older} and {name} are the same"));
     Ok(())
 }
 
@@ -181,19 +188,19 @@ fn migrate(arguments: &MigrateArguments) -> Result<(), Failure> {
     );
     let mut report = client.post(&path)?;
     let poll = format!("/v1/migrations/{}", text(&report["id"]));
+    let mut progress = out::Progress::new();
     while report["finished"] == false {
-        out::note(format_args!(
+        progress.tell(format_args!(
             "{} of {} instance(s) checked, {} rejected",
             report["seen"], report["total"], report["refused"]
         ));
         // The answer comes at the end or after a moment.
         report = client.get(&poll)?;
     }
-    if arguments.json {
-        out::line(format_args!("{report:#}"))?;
-    } else {
-        show_report(arguments, &report)?;
-    }
+    drop(progress);
+    arguments
+        .output
+        .shown(&report, || show_report(arguments, &report))?;
     if let Some(problem) = report["problem"].as_str() {
         return Err(Failure::software(problem));
     }

@@ -1,145 +1,80 @@
-//! `effect conformance`: checks a worker of an effect against the protocol in docs/workers.md.
+//! `effect`: the effects of a running cluster, and the check of a worker.
 
-use std::path::PathBuf;
-
-use clap::{Args, Subcommand, ValueEnum};
-use comfy_table::{Table, presets};
+use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::OverrideArguments;
-use crate::app::conformance::{self, Report, Spec, Status};
-use crate::app::exit::{self, Failure};
-use crate::app::out;
-use crate::config::Manifest;
-use crate::kernel::duration::Millis;
-use crate::kernel::ids::{EffectName, TenantId};
+use super::client::{Client, ServerArguments};
+#[cfg(feature = "conformance")]
+use super::conformance;
+use super::output::{Column, OutputArguments, listed};
+use crate::app::exit::Failure;
 
 #[derive(Debug, Subcommand)]
 pub enum EffectCommand {
+    /// List the effects of a running process, and the consumers that deliver their commands.
+    List(ListArguments),
     /// Check an effect worker, in any language, against the worker protocol; exits with 1 if a check fails.
     ///
     /// Publishes commands for the effect and checks results and acknowledgements. Use a dedicated nats-server: a runner on
     /// the same streams would treat the results as results of unknown commands.
+    #[cfg(feature = "conformance")]
     #[command(after_help = "Example:\n  \
         saga-runner effect conformance --effect label-print --worker 'python worker.py' --input '{\"order\": \"{id}\"}'")]
-    Conformance(ConformanceArguments),
+    Conformance(conformance::ConformanceArguments),
 }
 
 #[derive(Debug, Args)]
-pub struct ConformanceArguments {
-    /// Name of the effect.
-    #[arg(long, value_name = "NAME")]
-    effect: String,
-    /// Manifest with broker, streams, group and tenants; without it, all settings have their defaults.
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// URL of the NATS server, without a manifest.
-    #[arg(
-        long,
-        env = "SAGA_RUNNER_NATS_URL",
-        value_name = "URL",
-        default_value = "nats://127.0.0.1:4222"
-    )]
-    nats_url: String,
-    /// Group in the name of the consumer, without a manifest.
-    #[arg(long, value_name = "NAME", default_value = "conformance")]
-    group: String,
-    /// Tenant of the commands; empty for a worker without multi-tenancy.
-    #[arg(long, value_name = "TENANT", default_value = "conformance")]
-    tenant: String,
-    /// Input of the commands, as JSON; {id} in it is replaced by a unique text for each command.
-    #[arg(long, value_name = "JSON", default_value = "{}")]
-    input: String,
-    /// Timeout of a check.
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = Millis::parse)]
-    timeout: Millis,
-    /// Command that starts the worker, with arguments separated by spaces; the checks start, stop, kill and restart it.
-    #[arg(long, value_name = "COMMAND")]
-    worker: Option<String>,
-    #[arg(long, value_enum, default_value_t = Output::Table)]
-    output: Output,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
-    Table,
-    Json,
+pub struct ListArguments {
+    #[command(flatten)]
+    output: OutputArguments,
+    #[command(flatten)]
+    server: ServerArguments,
 }
 
 pub fn effect(command: EffectCommand) -> Result<(), Failure> {
-    let EffectCommand::Conformance(arguments) = command;
-    let output = arguments.output;
-    let report = conformance::run(spec(arguments)?)?;
-    match output {
-        Output::Json => out::line(serde_json::to_string_pretty(&report).map_err(Failure::software)?)?,
-        Output::Table => out::line(table(&report))?,
+    match command {
+        EffectCommand::List(arguments) => list(&arguments),
+        #[cfg(feature = "conformance")]
+        EffectCommand::Conformance(arguments) => conformance::conformance(arguments),
     }
-    if report.passed {
-        return Ok(());
-    }
-    let failed = report
-        .checks
-        .iter()
-        .filter(|check| check.status == Status::Failed)
-        .count();
-    Err(Failure::new(
-        exit::FINDINGS,
-        format!("{failed} check(s) failed; docs/workers.md describes the protocol"),
-    ))
 }
 
-fn spec(arguments: ConformanceArguments) -> Result<Spec, Failure> {
-    let wrong =
-        |what: &str, error: &dyn std::fmt::Display| Failure::new(exit::USAGE, format!("{what}: {error}"));
-    let tenant = match arguments.tenant.as_str() {
-        "" => TenantId::none(),
-        name => TenantId::parse(name).map_err(|error| wrong("--tenant", &error))?,
-    };
-    serde_json::from_str::<Value>(&arguments.input).map_err(|error| wrong("--input is not JSON", &error))?;
-    let manifest = match &arguments.config {
-        Some(path) => Manifest::load(path, &OverrideArguments::none().with_mode(None))?,
-        None => plain(&arguments, &tenant).map_err(|error| wrong("--nats-url or --group", &error))?,
-    };
-    if tenant.is_none() != manifest.tenants.is_none() {
-        let message = "--tenant must be given if and only if the manifest has tenants";
-        return Err(Failure::new(exit::USAGE, message));
-    }
-    let words = |line: String| line.split_whitespace().map(str::to_owned).collect();
-    Ok(Spec {
-        effect: EffectName::parse(&arguments.effect).map_err(|error| wrong("--effect", &error))?,
-        manifest,
-        tenant,
-        input: arguments.input,
-        timeout: arguments.timeout.duration(),
-        worker: arguments.worker.map(words),
-    })
-}
+const COLUMNS: &[Column] = &[
+    Column::value("EFFECT", "/name"),
+    Column::value("EXTERNAL", "/external"),
+    Column::value("CONSUMERS", "/consumers"),
+    Column::number("PENDING", "/pending"),
+    Column::number("UNACKNOWLEDGED", "/unacknowledged"),
+];
 
-/// A manifest with nothing but the address of the broker.
-fn plain(arguments: &ConformanceArguments, tenant: &TenantId) -> Result<Manifest, serde_json::Error> {
-    let mut manifest = json!({
-        "apiVersion": "saga-runner/v1",
-        "kind": "Manifest",
-        "cluster": arguments.group,
-        "broker": {"kind": "nats", "nats": {"urls": [arguments.nats_url]}},
-    });
-    if !tenant.is_none() {
-        manifest["tenants"] = json!([tenant]);
+fn list(arguments: &ListArguments) -> Result<(), Failure> {
+    let info = Client::new(&arguments.server)?.get("/info")?;
+    let consumers = info["consumers"].as_array().map_or(&[][..], Vec::as_slice);
+    let mut items = Vec::new();
+    for (list, external) in [("effects", false), ("external_effects", true)] {
+        let names = info[list].as_array().into_iter().flatten();
+        items.extend(names.filter_map(Value::as_str).map(|name| {
+            // An effect has a consumer of its own, one for each tenant, or shares one that is not its own.
+            let own = |consumer: &&Value| {
+                let delivers = consumer["delivers"].as_str().unwrap_or_default();
+                delivers == name
+                    || delivers
+                        .rsplit_once('/')
+                        .is_some_and(|(_, effect)| effect == name)
+            };
+            let own: Vec<&Value> = consumers.iter().filter(own).collect();
+            let sum = |count: &str| {
+                let counts = own.iter().filter_map(|consumer| consumer[count].as_u64());
+                (!own.is_empty()).then(|| counts.sum::<u64>())
+            };
+            json!({
+                "name": name,
+                "external": external,
+                "consumers": own.iter().map(|consumer| &consumer["name"]).collect::<Vec<_>>(),
+                "pending": sum("pending"),
+                "unacknowledged": sum("unacknowledged"),
+            })
+        }));
     }
-    serde_json::from_value(manifest)
-}
-
-fn table(report: &Report) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN);
-    table.set_header(["check", "", "explanation"]);
-    for check in &report.checks {
-        let status = match check.status {
-            Status::Passed => "passed",
-            Status::Failed => "FAILED",
-            Status::LeftOut => "skipped",
-        };
-        table.add_row([check.check, status, &check.explanation]);
-    }
-    table
+    arguments.output.list(COLUMNS, &listed(items))
 }

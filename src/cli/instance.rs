@@ -1,56 +1,84 @@
 //! `instance`: shows instances of a running cluster, and sends an operator's decisions about one.
 
+mod list;
+mod start;
+mod verbs;
+mod wait;
+mod watch;
+
+pub use list::SelectionArguments;
+
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 
+use self::wait::WaitArguments;
 use super::client::{Client, ServerArguments, TenantArguments, escaped};
+use super::confirm::ConfirmArguments;
+use super::output::{Column, Mood, OutputArguments};
+use super::queries::{self, HistoryArguments, WhyArguments};
 use crate::app::exit::Failure;
 use crate::app::out;
 
 #[derive(Debug, Subcommand)]
 pub enum InstanceCommand {
-    /// List the instances of a saga, one per line.
-    List(ListArguments),
-    /// Print an instance as JSON: state, steps, ledger, timers and history.
+    /// List instances, of one saga or of all, by phase, cause and error.
+    #[command(after_help = "Examples:\n  \
+        saga-runner instance list --blocked\n  \
+        saga-runner instance list order --phase failed --error declined\n  \
+        saga-runner instance list order --idle-for 15m --where 'state.amount > 100'")]
+    List(list::ListArguments),
+    /// Count instances by saga, phase, cause and error.
+    Count(list::CountArguments),
+    /// Show an instance: state, steps, ledger, timers and history.
     Show(NameArguments),
+    /// Say in one sentence why an instance does not proceed.
+    Why(WhyArguments),
+    /// List what happened to an instance, newest first.
+    History(HistoryArguments),
+    /// Start an instance without an event; prints its key.
+    #[command(after_help = "Examples:\n  \
+        saga-runner instance start refund --key r-1 --input '{\"order\": \"o-1\"}' --request-id 7f3a\n  \
+        saga-runner instance start refund --key r-1 --input @refund.json --on-conflict use-existing --wait 30s --until-end")]
+    Start(start::StartArguments),
+    /// Wait until an instance has ended, is in a phase, or a step has a status.
+    #[command(
+        after_help = "Exit codes: 0 reached, 6 not reached in time, 7 the instance has ended otherwise.\n\nExamples:\n  \
+        saga-runner instance wait order o-1 --timeout 5m\n  \
+        saga-runner instance wait order o-1 --for phase=completed\n  \
+        saga-runner instance wait order o-1 --for step=approve:waiting"
+    )]
+    Wait(wait::InstanceWaitArguments),
+    /// Print what happens to an instance, a line for each entry of its history, until it has ended.
+    Watch(watch::WatchArguments),
     /// Cancel an instance.
     #[command(
         after_help = "Example: stop a saga once its running steps have ended, then compensate:\n  \
         saga-runner instance cancel order o-1 --mode drain --reason 'customer called'"
     )]
     Cancel(CancelArguments),
-    /// Retry stuck compensations with fresh attempts, and resend the work of stuck steps.
-    Retry(StuckArguments),
-    /// Skip stuck compensations and continue; what they should have undone stays.
-    Skip(StuckArguments),
+    /// Retry stuck compensations and steps; with --ended, begin an ended instance again from where it failed.
+    #[command(after_help = "Examples:\n  \
+        saga-runner instance retry order o-1 --step charge --reason 'the bank is back'\n  \
+        saga-runner instance retry order o-1 --ended --yes --not-done charge --reason 'the bank is back'\n\n\
+        With --ended the next generation of the key begins: steps that are done and were not undone keep their\n\
+        results, all others run again under new idempotency keys, and `finally` runs again.")]
+    Retry(verbs::RetryArguments),
+    /// Skip a step in progress, or a stuck compensation, and continue; needs --reason.
+    #[command(after_help = "Examples:\n  \
+        saga-runner instance skip order o-1 --step notify --reason 'told by phone'\n  \
+        saga-runner instance skip order o-1 --step charge --as done --result '{\"charge_id\": \"c-7\"}' --reason 'booked by hand'\n\n\
+        A compensation that is stuck is left out: what it should have undone stays. A step whose outcome is unknown needs\n\
+        --as, which says whether there is something to undo. A step whose command is with a worker is skipped only with\n\
+        --as not_done: if the call succeeds late, it is undone as the step's `on_late` says.")]
+    Skip(ResolveArguments),
     /// Mark a stuck compensation as done by other means, or with --as record the outcome of a stuck step.
     #[command(after_help = "Examples:\n  \
         saga-runner instance resolve order o-1 --step charge --reason 'refunded by hand'\n  \
         saga-runner instance resolve order o-1 --step charge --as done --result '{\"charge_id\": \"c-7\"}'\n  \
         saga-runner instance resolve order o-1 --step charge --as not_done")]
     Resolve(ResolveArguments),
-}
-
-#[derive(Debug, Args)]
-pub struct ListArguments {
-    /// Name of the saga.
-    saga: String,
-    /// Only instances that cannot proceed: dead letter, missing definition, overdue timer, or stuck step.
-    #[arg(long)]
-    blocked: bool,
-    /// Maximum number of instances to print.
-    #[arg(long, value_name = "COUNT", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=500))]
-    limit: u16,
-    /// Cursor printed by the previous call, to print the next page.
-    #[arg(long, value_name = "CURSOR")]
-    after: Option<String>,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    tenant: TenantArguments,
-    #[command(flatten)]
-    server: ServerArguments,
+    Verb(verbs::Verb),
 }
 
 #[derive(Debug, Args)]
@@ -60,9 +88,20 @@ pub struct NameArguments {
     /// Key of the instance.
     key: String,
     #[command(flatten)]
+    pub(super) output: OutputArguments,
+    #[command(flatten)]
     tenant: TenantArguments,
     #[command(flatten)]
-    server: ServerArguments,
+    pub(super) server: ServerArguments,
+}
+
+/// A request to an instance.
+#[derive(Debug, Args)]
+pub struct RequestArguments {
+    #[command(flatten)]
+    wait: WaitArguments,
+    #[command(flatten)]
+    pub(super) name: NameArguments,
 }
 
 #[derive(Debug, Args)]
@@ -74,7 +113,9 @@ pub struct CancelArguments {
     #[arg(long, value_enum, default_value_t = Mode::Compensate)]
     mode: Mode,
     #[command(flatten)]
-    name: NameArguments,
+    confirm: ConfirmArguments,
+    #[command(flatten)]
+    request: RequestArguments,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -112,16 +153,16 @@ pub struct StuckArguments {
     #[arg(long, value_name = "TEXT", default_value = "")]
     reason: String,
     #[command(flatten)]
-    name: NameArguments,
+    request: RequestArguments,
 }
 
 #[derive(Debug, Args)]
 pub struct ResolveArguments {
-    /// Outcome of the stuck step.
+    /// Whether the action of the step was done.
     #[arg(long = "as", value_enum, requires = "step", value_name = "FOUND")]
     found: Option<Found>,
     /// Result of the step, as JSON.
-    #[arg(long, value_name = "JSON", requires = "found", value_parser = json)]
+    #[arg(long, value_name = "JSON", requires = "step", value_parser = json)]
     result: Option<Value>,
     #[command(flatten)]
     stuck: StuckArguments,
@@ -129,9 +170,9 @@ pub struct ResolveArguments {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Found {
-    /// The call was executed: the step succeeds with the result.
+    /// The call was executed: on resolve, the step succeeds with the result; on skip, it can be undone.
     Done,
-    /// The call was not executed: the step fails with class timeout; its retry and on_error apply.
+    /// The call was not executed: on resolve, the step fails with class timeout and its retry and on_error apply.
     #[value(name = "not_done", alias = "not-done")]
     NotDone,
 }
@@ -151,82 +192,49 @@ fn json(text: &str) -> Result<Value, serde_json::Error> {
 
 pub fn instance(command: &InstanceCommand) -> Result<(), Failure> {
     match command {
-        InstanceCommand::List(arguments) => list(arguments),
+        InstanceCommand::List(arguments) => list::list(arguments),
+        InstanceCommand::Count(arguments) => list::count(arguments),
         InstanceCommand::Show(name) => {
             let client = Client::new(&name.server)?;
             let shown = client.get(&name.path(&client)?)?;
-            out::line(format_args!("{shown:#}"))
+            name.output.shown(&shown, || show(name.output, &shown))
         }
+        InstanceCommand::Why(arguments) => queries::why(arguments),
+        InstanceCommand::History(arguments) => queries::history(arguments),
+        InstanceCommand::Start(arguments) => start::start(arguments),
+        InstanceCommand::Wait(arguments) => wait::wait(arguments),
+        InstanceCommand::Watch(arguments) => watch::watch(arguments),
         InstanceCommand::Cancel(arguments) => {
+            if matches!(arguments.mode, Mode::Abandon) {
+                let key = &arguments.request.name.key;
+                let consequence = format!("nothing that {key} has done is compensated");
+                arguments.confirm.agreed(&consequence, key)?;
+            }
             let body = json!({"reason": arguments.reason, "mode": arguments.mode.as_str()});
-            ask(&arguments.name, "cancel", &body)
+            ask(&arguments.request, "cancel", body)
         }
-        InstanceCommand::Retry(arguments) => decide(arguments, "retry"),
-        InstanceCommand::Skip(arguments) => decide(arguments, "skip"),
-        InstanceCommand::Resolve(arguments) => {
-            let mut body = body(&arguments.stuck);
-            body["as"] = json!(arguments.found.map(Found::as_str));
-            body["result"] = json!(arguments.result);
-            ask(&arguments.stuck.name, "resolve", &body)
-        }
+        InstanceCommand::Retry(arguments) => verbs::retry(arguments),
+        InstanceCommand::Skip(arguments) => resolve(arguments, "skip"),
+        InstanceCommand::Resolve(arguments) => resolve(arguments, "resolve"),
+        InstanceCommand::Verb(verb) => verbs::run(verb),
     }
 }
 
-fn list(arguments: &ListArguments) -> Result<(), Failure> {
-    let client = Client::new(&arguments.server)?;
-    let tenant = client.tenant_path(&arguments.tenant)?;
-    let mut after = arguments.after.clone();
-    let (mut left, mut items) = (usize::from(arguments.limit), Vec::new());
-    loop {
-        let mut path = format!(
-            "{tenant}/sagas/{}/instances?limit={left}",
-            escaped(&arguments.saga)
-        );
-        if arguments.blocked {
-            path.push_str("&blocked=true");
-        }
-        if let Some(after) = &after {
-            path.push_str("&after=");
-            path.push_str(&escaped(after));
-        }
-        let mut page = client.get(&path)?;
-        let found = page["items"]
-            .as_array_mut()
-            .map(std::mem::take)
-            .unwrap_or_default();
-        left = left.saturating_sub(found.len());
-        items.extend(found);
-        after = page["next"].as_str().map(str::to_owned);
-        // A page also ends after a number of bytes, or of instances that were read.
-        if left == 0 || after.is_none() {
-            break;
-        }
+/// What a phase says.
+fn judged(phase: &str) -> Mood {
+    match phase {
+        "completed" => Mood::Good,
+        "compensating" | "cancelling" => Mood::Waiting,
+        "failed" | "compensation_failed" => Mood::Bad,
+        _ => Mood::Plain,
     }
-    if arguments.json {
-        return out::line(format_args!("{:#}", json!({"items": items, "next": after})));
-    }
-    for item in &items {
-        out::line(one(item))?;
-    }
-    if let Some(after) = after {
-        out::note(format_args!("more instances: --after {after}"));
-    }
-    Ok(())
 }
 
-/// An instance in one line.
-fn one(item: &Value) -> String {
+/// What keeps an instance from going on.
+fn blocked(item: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let mut parts = vec![text(&item["key"]), text(&item["phase"])];
-    if let Some(machine) = item["machine"].as_str() {
-        parts.push(format!("in {machine}"));
-    }
     let blocked = &item["blocked_by"];
-    if !blocked.is_null() {
-        let last = parts.pop().unwrap_or_default();
-        parts.push(last + ",");
-        parts.push(format!("blocked since {}:", text(&blocked["since"])));
-    }
+    let mut parts = Vec::new();
     if let Some(letter) = blocked["dead_letter"].as_object() {
         let told = |name: &str| letter.get(name).map(text).unwrap_or_default();
         let (id, reason, message) = (told("id"), told("reason"), told("message"));
@@ -238,14 +246,80 @@ fn one(item: &Value) -> String {
     for timer in blocked["overdue"].as_array().into_iter().flatten() {
         parts.push(format!("timer {} is overdue", text(&timer["name"])));
     }
+    if let Some(paused) = blocked["paused"].as_object() {
+        let told = |name: &str| paused.get(name).map(text).unwrap_or_default();
+        parts.push(format!("paused by {:?}: {}", told("by"), told("reason")));
+    }
     if let Some(questions) = blocked["questions"].as_u64() {
         parts.push(format!("{questions} stuck step(s)"));
     }
-    parts.join(" ")
+    parts.join("; ")
+}
+
+const FIELDS: &[Column] = &[
+    Column::value("Saga", "/saga"),
+    Column::value("Key", "/key"),
+    Column::value("Tenant", "/tenant"),
+    Column::value("Phase", "/phase").judged(judged),
+    Column::value("Machine", "/machine"),
+    Column::value("Outcome", "/outcome"),
+    Column::value("Failure", "/failure"),
+    Column::time("Started", "/started"),
+    Column::time("Updated", "/updated"),
+    Column::time("Ended", "/ended"),
+    Column::time("Blocked", "/blocked_by/since"),
+    Column::told("Blocked by", blocked),
+    Column::value("Definition", "/definition"),
+    Column::number("Generation", "/generation"),
+    Column::value("State", "/state"),
+];
+const STEPS: &[Column] = &[
+    Column::value("STEP", "/name"),
+    Column::value("STATUS", "/status"),
+    Column::number("ATTEMPT", "/attempt"),
+    Column::value("COMMAND", "/command_id").wide(),
+    Column::value("RESULT", "/result").wide(),
+];
+const LEDGER: &[Column] = &[
+    Column::value("LEDGER", "/step"),
+    Column::value("STATUS", "/status"),
+    Column::number("ATTEMPT", "/attempt"),
+];
+const TIMERS: &[Column] = &[Column::value("TIMER", "/name"), Column::time("DUE", "/due")];
+const HISTORY: &[Column] = &[
+    Column::time("HISTORY", "/time"),
+    Column::value("KIND", "/kind"),
+    Column::value("INPUT", "/input"),
+    Column::value("OUTCOME", "/outcome"),
+    Column::value("NOTES", "/notes").wide(),
+];
+
+/// Shows an instance to people, with a table for each of its lists.
+fn show(output: OutputArguments, shown: &Value) -> Result<(), Failure> {
+    output.object(FIELDS, shown)?;
+    for (list, columns) in [
+        ("steps", STEPS),
+        ("ledger", LEDGER),
+        ("timers", TIMERS),
+        ("history", HISTORY),
+    ] {
+        let items = shown[list].as_array().map_or(&[][..], Vec::as_slice);
+        if !items.is_empty() {
+            out::line(format_args!("\n{}", output.table(columns, items)))?;
+        }
+    }
+    Ok(())
+}
+
+fn resolve(arguments: &ResolveArguments, verdict: &str) -> Result<(), Failure> {
+    let mut body = body(&arguments.stuck);
+    body["as"] = json!(arguments.found.map(Found::as_str));
+    body["result"] = json!(arguments.result);
+    ask(&arguments.stuck.request, verdict, body)
 }
 
 fn decide(arguments: &StuckArguments, verdict: &str) -> Result<(), Failure> {
-    ask(&arguments.name, verdict, &body(arguments))
+    ask(&arguments.request, verdict, body(arguments))
 }
 
 fn body(arguments: &StuckArguments) -> Value {
@@ -257,20 +331,51 @@ fn body(arguments: &StuckArguments) -> Value {
     })
 }
 
-/// A request that cannot have an effect is rejected at once. Otherwise the answer says that it is stored; the outcome is in
-/// the history.
-fn ask(name: &NameArguments, verb: &str, body: &Value) -> Result<(), Failure> {
+/// What is told of a stored request.
+const STORED: &[Column] = &[
+    Column::value("Stream", "/stream"),
+    Column::number("Sequence", "/sequence"),
+    Column::value("Duplicate", "/duplicate"),
+    Column::value("Checked", "/checked"),
+];
+
+/// The same with its outcome.
+const OUTCOME: &[Column] = &[
+    Column::value("Outcome", "/outcome/state"),
+    Column::value("Reason", "/outcome/reason"),
+    Column::value("Message", "/outcome/message"),
+    Column::number("Generation", "/outcome/generation"),
+    Column::value("Phase", "/outcome/instance/phase").judged(judged),
+];
+
+/// A request that cannot have an effect is rejected at once by the process that works on the instance. Otherwise the answer says that
+/// it is stored, and with --wait tells the outcome.
+fn ask(request: &RequestArguments, verb: &str, body: Value) -> Result<(), Failure> {
+    let name = &request.name;
     let client = Client::new(&name.server)?;
     let path = format!("{}/{verb}", name.path(&client)?);
-    let stored = client.post_json(&path, body)?;
+    let Value::Object(body) = body else {
+        return Err(Failure::software("a request is an object"));
+    };
+    let stored = request.wait.post(&client, &path, body, None)?;
+    let outcome = &stored["outcome"];
+    if outcome.is_object() {
+        name.output.object(OUTCOME, &stored)?;
+        return wait::judged(outcome);
+    }
+    let unchecked = if stored["checked"] == false {
+        ", but not compared with the instance, on which another process works"
+    } else {
+        ""
+    };
     out::note(format_args!(
-        "request stored; `saga-runner instance show` shows the outcome in the history"
+        "request stored{unchecked}; `saga-runner instance show` shows the outcome in the history"
     ));
-    out::line(format_args!("{stored:#}"))
+    name.output.object(STORED, &stored)
 }
 
 impl NameArguments {
-    fn path(&self, client: &Client) -> Result<String, Failure> {
+    pub(super) fn path(&self, client: &Client) -> Result<String, Failure> {
         let tenant = client.tenant_path(&self.tenant)?;
         let (saga, key) = (escaped(&self.saga), escaped(&self.key));
         Ok(format!("{tenant}/sagas/{saga}/instances/{key}"))

@@ -5,35 +5,42 @@
 #[cfg(feature = "bench")]
 pub mod bench;
 pub mod client;
-pub mod consumers;
-pub mod definition;
-
+pub mod confirm;
 #[cfg(feature = "conformance")]
+pub mod conformance;
+pub mod consumers;
+pub mod dead_letter;
+pub mod definition;
+pub mod doctor;
 pub mod effect;
 pub mod graph;
 pub mod init;
 pub mod instance;
-
+pub mod job;
+pub mod manifest;
+pub mod node;
+pub mod output;
+pub mod pages;
+pub mod profile;
+pub mod queries;
+pub mod reference;
 pub mod replay;
 pub mod run;
 pub mod schedule;
 pub mod schema;
 pub mod shard;
-pub mod start;
 pub mod streams;
 pub mod test;
+pub mod token;
 pub mod validate;
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::app::Registry;
-use crate::app::exit::{self, Failure};
+use crate::app::exit;
 use crate::app::out;
-use crate::config::{LogFormat, Manifest, Mode, Overrides};
 #[cfg(feature = "demo")]
 use crate::demo;
 
@@ -55,6 +62,8 @@ Exit codes:
   1   findings in definitions, differences, or a failed check
   4   not found (HTTP 404)
   5   nothing to change, or not possible in this state (HTTP 409)
+  6   what was waited for has not happened in time
+  7   what was waited for will not happen: the instance has ended otherwise
   64  the command line is wrong
   65  the runner rejects the request (HTTP 400, 413, 415, 422)
   66  a file cannot be read, or a folder has no definitions
@@ -69,7 +78,7 @@ Exit codes:
 enum Command {
     /// Run the sagas, the effect worker or both, as configured in a manifest.
     Run(run::RunArguments),
-    /// Run everything in one process on the embedded broker, for development; accepts events over HTTP.
+    /// Run everything in one process on the embedded broker, for development; accepts events over HTTP, and reloads changed files.
     Dev(run::DevArguments),
     /// Create a new project: a commented manifest, a saga and its effects.
     Init(init::InitArguments),
@@ -81,32 +90,58 @@ enum Command {
     Replay(replay::ReplayArguments),
     /// Draw a saga: steps, compensations, and the states of its machine.
     Graph(graph::GraphArguments),
+    /// Draw tokens for the HTTP API.
+    #[command(subcommand)]
+    Token(token::TokenCommand),
     /// Print the JSON Schema of a kind of file, for use in an editor.
     Schema(schema::SchemaArguments),
+    /// Show the manifest with everything that overrides it, or check it.
+    #[command(subcommand)]
+    Config(manifest::ConfigCommand),
+    /// Check what a runner needs: definitions, data folder, stored state, broker, streams, clocks.
+    Doctor(doctor::DoctorArguments),
     /// Create or check the JetStream streams that a manifest names.
     #[command(subcommand)]
     Streams(streams::StreamsCommand),
     /// List the consumers of effect workers, and delete orphans.
     #[command(subcommand)]
     Consumers(consumers::ConsumersCommand),
-    /// Start an instance of a saga that declares `input`.
-    Start(start::StartArguments),
     /// List, print, reload and migrate the versions of sagas in a running cluster.
     #[command(subcommand)]
     Definition(definition::DefinitionCommand),
     /// List and show instances of a running cluster, cancel them, and resolve stuck steps and compensations.
     #[command(subcommand)]
     Instance(instance::InstanceCommand),
-    /// Check an effect worker written in any language.
-    #[cfg(feature = "conformance")]
+    /// Cancel, retry, skip or migrate many instances at once, as jobs that the cluster carries on.
+    #[command(subcommand)]
+    Job(job::JobCommand),
+    /// List inputs that could not be applied, and decide about them.
+    #[command(subcommand, name = "dead-letter")]
+    DeadLetter(dead_letter::DeadLetterCommand),
+    /// List effects, and check a worker written in any language.
     #[command(subcommand)]
     Effect(effect::EffectCommand),
     /// List, pause and resume the schedules of a running cluster.
     #[command(subcommand)]
     Schedule(schedule::ScheduleCommand),
+    /// List, open and close the breakers of a running process.
+    #[command(subcommand)]
+    Breaker(node::BreakerCommand),
+    /// Drain a running process: it finishes its work in progress and ends.
+    Drain(node::DrainArguments),
+    /// Reload the definitions of a running process, and print what changed, or the errors.
+    Reload(node::ReloadArguments),
+    /// List the profiles with addresses, tenants and tokens, and choose one.
+    #[command(subcommand)]
+    Profile(profile::ProfileCommand),
     /// Open and close shards, continue after lost streams, and release what adopted shards hold.
     #[command(subcommand)]
     Shard(shard::ShardCommand),
+    /// Print a completion script for a shell.
+    #[command(after_help = "Example:\n  saga-runner completions bash > /etc/bash_completion.d/saga-runner")]
+    Completions(reference::CompletionsArguments),
+    /// Print the manual page, write a page for each command, or print all as Markdown.
+    Man(reference::ManArguments),
     /// Measure throughput and latency of sagas, and of the broker alone for comparison.
     #[cfg(feature = "bench")]
     Bench(bench::BenchArguments),
@@ -118,70 +153,10 @@ enum Command {
     DemoUpstream(demo::UpstreamArguments),
 }
 
-/// The manifest, and flags that override it.
-#[derive(Debug, Args)]
-pub struct ManifestArguments {
-    /// Manifest file.
-    #[arg(
-        long,
-        env = "SAGA_RUNNER_CONFIG",
-        value_name = "FILE",
-        default_value = "config/saga-runner.yaml"
-    )]
-    config: PathBuf,
-    #[command(flatten)]
-    overrides: OverrideArguments,
-}
-
-impl ManifestArguments {
-    fn load(self, mode: Option<Mode>) -> Result<Manifest, Failure> {
-        Ok(Manifest::load(&self.config, &self.overrides.with_mode(mode))?)
-    }
-}
-
-/// Flags that override the manifest.
-#[derive(Debug, Clone, Args)]
-pub struct OverrideArguments {
-    /// Folder for stored state; overrides `data_dir`.
-    #[arg(long, env = "SAGA_RUNNER_DATA_DIR", value_name = "DIR")]
-    data_dir: Option<PathBuf>,
-    /// URL of the NATS server; overrides `broker`.
-    #[arg(long, env = "SAGA_RUNNER_NATS_URL", value_name = "URL")]
-    nats_url: Option<String>,
-    /// Listen address of the HTTP API; overrides `http.listen`.
-    #[arg(long, env = "SAGA_RUNNER_LISTEN", value_name = "ADDRESS")]
-    listen: Option<SocketAddr>,
-    /// Format of the log on standard error; overrides `log.format`.
-    #[arg(long, env = "SAGA_RUNNER_LOG_FORMAT", value_name = "FORMAT")]
-    log_format: Option<LogFormat>,
-    /// Log filter, e.g. `info` or `saga_runner=debug`; overrides `log.level`.
-    #[arg(long, env = "SAGA_RUNNER_LOG", value_name = "FILTER")]
-    log: Option<String>,
-}
-
-impl OverrideArguments {
-    /// None of them.
-    #[cfg(feature = "conformance")]
-    const fn none() -> Self {
-        Self {
-            data_dir: None,
-            nats_url: None,
-            listen: None,
-            log_format: None,
-            log: None,
-        }
-    }
-
-    fn with_mode(self, mode: Option<Mode>) -> Overrides {
-        Overrides {
-            mode,
-            data_dir: self.data_dir,
-            nats_url: self.nats_url,
-            listen: self.listen,
-            log_format: self.log_format,
-            log_level: self.log,
-        }
-    }
+/// The description of the command line, from which help, completions and manual pages are made.
+#[must_use]
+pub fn description() -> clap::Command {
+    Cli::command()
 }
 
 /// Parses the command line and runs the command.
@@ -214,15 +189,24 @@ pub fn main_with(registry: Registry) -> ExitCode {
         Command::Test(arguments) => test::test(&arguments),
         Command::Replay(arguments) => replay::replay(&arguments),
         Command::Graph(arguments) => graph::graph(&arguments),
+        Command::Token(command) => token::token(&command),
         Command::Schema(arguments) => schema::schema(&arguments),
+        Command::Config(command) => manifest::config(command),
+        Command::Doctor(arguments) => doctor::doctor(arguments),
         Command::Streams(command) => streams::streams(command),
         Command::Consumers(command) => consumers::consumers(command),
-        Command::Start(arguments) => start::start(&arguments),
         Command::Definition(command) => definition::definition(&command),
         Command::Instance(command) => instance::instance(&command),
-        #[cfg(feature = "conformance")]
+        Command::Job(command) => job::job(&command),
+        Command::DeadLetter(command) => dead_letter::dead_letter(&command),
         Command::Effect(command) => effect::effect(command),
         Command::Schedule(command) => schedule::schedule(&command),
+        Command::Breaker(command) => node::breaker(&command),
+        Command::Drain(arguments) => node::drain(&arguments),
+        Command::Reload(arguments) => node::reload(&arguments),
+        Command::Completions(arguments) => reference::completions(&arguments, description()),
+        Command::Man(arguments) => reference::man(&arguments, description()),
+        Command::Profile(command) => profile::profile(&command),
         Command::Shard(command) => shard::shard(&command),
         #[cfg(feature = "bench")]
         Command::Bench(arguments) => bench::bench(&arguments),

@@ -1,16 +1,15 @@
 //! `run` and `dev`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::{ManifestArguments, OverrideArguments};
+use super::manifest::{ManifestArguments, OverrideArguments};
 use crate::app::exit::Failure;
 use crate::app::out;
 use crate::app::ownership::{Adoption, Loss};
 use crate::app::{self, Registry};
-use crate::config::{LogFormat, Manifest, Mode, TenantList};
-use crate::kernel::ids::TenantId;
+use crate::config::{Manifest, Mode};
 use crate::logging;
 
 #[derive(Debug, Args)]
@@ -18,7 +17,7 @@ pub struct RunArguments {
     #[command(flatten)]
     manifest: ManifestArguments,
     /// Parts that this process runs; overrides `mode`.
-    #[arg(long, env = "SAGA_RUNNER_MODE")]
+    #[arg(long)]
     mode: Option<Mode>,
     /// Start although the data of this shard is lost or outdated: SHARD@EPOCH as printed by the error (SR0205, SR0209,
     /// SR0210); may be repeated.
@@ -57,27 +56,18 @@ fn pair(text: &str) -> Result<(String, String), String> {
 }
 
 pub fn run(arguments: RunArguments, registry: Registry) -> Result<(), Failure> {
-    let manifest = arguments.manifest.load(arguments.mode)?;
+    let manifest = arguments.manifest.load_in(arguments.mode)?;
     let adoption = Adoption::new(arguments.adopt_loss, arguments.reason.unwrap_or_default());
     start(manifest, registry, adoption)
 }
 
 pub fn dev(arguments: DevArguments, registry: Registry) -> Result<(), Failure> {
-    let overrides = arguments.overrides.with_mode(None);
+    let overrides = arguments.overrides.over_environment();
     let mut manifest = if let Some(path) = &arguments.config {
         Manifest::load(path, &overrides)?
     } else {
-        let mut manifest = Manifest::named("dev");
-        manifest.data_dir = PathBuf::from("data");
-        manifest.sagas = arguments.sagas;
-        manifest.effects = arguments.effects;
-        manifest.shards = 1;
-        manifest.tenants = Some(TenantList::Any);
-        // The tenant of the banner.
-        let acme = TenantId::parse("acme").expect("a legal name");
-        manifest.scheduled_tenants = Some(vec![acme]);
-        manifest.log.format = LogFormat::Pretty;
-        manifest.overridden(&overrides)?
+        let text = defaults(&arguments.sagas, &arguments.effects);
+        Manifest::parse(&text, Path::new("saga-runner dev"), &overrides)?
     };
     manifest.http.accept_events = true;
     manifest.upstreams.extend(arguments.upstreams);
@@ -87,21 +77,44 @@ pub fn dev(arguments: DevArguments, registry: Registry) -> Result<(), Failure> {
     // A developer wants to see the errors, instead of a start with the previous definitions.
     crate::app::definitions::load(&manifest)?;
     banner(&manifest);
-    start(manifest, registry, Adoption::default())
+    log(&manifest)?;
+    app::dev(manifest, registry).map_err(Failure::from)
+}
+
+/// The manifest where there is none. `acme` is the tenant of the banner.
+fn defaults(sagas: &Path, effects: &Path) -> String {
+    let manifest = serde_json::json!({
+        "apiVersion": "saga-runner/v1",
+        "kind": "Manifest",
+        "cluster": "dev",
+        "data_dir": "data",
+        "sagas": sagas,
+        "effects": effects,
+        "shards": 1,
+        "tenants": "any",
+        "scheduled_tenants": ["acme"],
+        "log": {"format": "pretty"},
+    });
+    manifest.to_string()
 }
 
 /// Prints URLs and first commands.
 fn banner(manifest: &Manifest) {
     let base = format!("http://{}", manifest.http.listen);
     let kept = std::path::absolute(&manifest.data_dir).unwrap_or_else(|_| manifest.data_dir.clone());
+    let (sagas, effects) = (manifest.sagas.display(), manifest.effects.display());
     out::note(format_args!(
-        "saga-runner dev: not for production\n  data      {}\n  API       {base}/info\n  send      curl -X POST {base}/v1/tenants/acme/events -H 'content-type: application/json' -d @event.json\n  look      curl {base}/v1/tenants/acme/sagas/order/instances",
+        "saga-runner dev: not for production\n  data      {}\n  API       {base}/info\n  send      curl -X POST {base}/v1/tenants/acme/events -H 'content-type: application/json' -d @event.json\n  look      saga-runner instance list --tenant acme --url {base}\n  edit      {sagas} and {effects}: a changed file is reloaded\nWhat happens to each order follows, a line each.",
         kept.display()
     ));
 }
 
-fn start(manifest: Manifest, registry: Registry, adoption: Adoption) -> Result<(), Failure> {
+fn log(manifest: &Manifest) -> Result<(), Failure> {
     logging::start(manifest.log.format, &manifest.log.level)
-        .map_err(|message| Failure::new(crate::app::exit::CONFIG, message))?;
+        .map_err(|message| Failure::new(crate::app::exit::CONFIG, message))
+}
+
+fn start(manifest: Manifest, registry: Registry, adoption: Adoption) -> Result<(), Failure> {
+    log(&manifest)?;
     app::main(manifest, registry, adoption).map_err(Failure::from)
 }

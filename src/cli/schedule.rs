@@ -1,12 +1,11 @@
 //! `schedule`: lists, pauses and resumes the schedules of a running cluster.
 
 use clap::{Args, Subcommand};
-use comfy_table::{Table, presets};
 use serde_json::Value;
 
 use super::client::{Client, ServerArguments, TenantArguments, escaped};
+use super::output::{Column, OutputArguments, plain};
 use crate::app::exit::Failure;
-use crate::app::out;
 
 #[derive(Debug, Subcommand)]
 pub enum ScheduleCommand {
@@ -20,9 +19,8 @@ pub enum ScheduleCommand {
 
 #[derive(Debug, Args)]
 pub struct ListArguments {
-    /// Print JSON, with more details.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArguments,
     #[command(flatten)]
     tenant: TenantArguments,
     #[command(flatten)]
@@ -33,6 +31,8 @@ pub struct ListArguments {
 pub struct NameArguments {
     /// Name of the saga.
     saga: String,
+    #[command(flatten)]
+    output: OutputArguments,
     #[command(flatten)]
     tenant: TenantArguments,
     #[command(flatten)]
@@ -51,51 +51,42 @@ fn list(arguments: &ListArguments) -> Result<(), Failure> {
     let client = Client::new(&arguments.server)?;
     let path = format!("{}/schedules", client.tenant_path(&arguments.tenant)?);
     let answer = client.get(&path)?;
-    if arguments.json {
-        return out::line(format_args!("{answer:#}"));
-    }
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header([
-        "SAGA",
-        "CRON",
-        "ZONE",
-        "NEXT",
-        "LAST STARTED",
-        "LAST SKIPPED",
-        "RUNNING",
-        "QUEUED",
-    ]);
-    for item in answer["items"].as_array().into_iter().flatten() {
-        let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
-        let count = |value: &Value| value.as_array().map_or(0, Vec::len).to_string();
-        let next = match &item["paused"] {
-            Value::Bool(true) => "paused".to_owned(),
-            _ => text(&item["next_local"]),
-        };
-        let skipped = &item["last_skipped"];
-        let skipped = match skipped["time"].as_str() {
-            Some(time) => format!("{time} ({})", text(&skipped["reason"])),
-            None => "-".to_owned(),
-        };
-        table.add_row([
-            text(&item["saga"]),
-            text(&item["cron"]),
-            text(&item["zone"]),
-            next,
-            text(&item["last_started"]),
-            skipped,
-            count(&item["running"]),
-            count(&item["queued"]),
-        ]);
-    }
-    out::line(table)
+    arguments.output.list(COLUMNS, &answer)
 }
+
+const COLUMNS: &[Column] = &[
+    Column::value("SAGA", "/saga"),
+    Column::value("CRON", "/cron"),
+    Column::value("ZONE", "/zone"),
+    Column::told("NEXT", |item| match item["paused"] {
+        Value::Bool(true) => "paused".to_owned(),
+        _ => plain(&item["next_local"]),
+    }),
+    Column::time("LAST STARTED", "/last_started"),
+    Column::told("LAST SKIPPED", |item| {
+        let skipped = &item["last_skipped"];
+        match skipped["time"].as_str() {
+            Some(time) => format!("{time} ({})", plain(&skipped["reason"])),
+            None => String::new(),
+        }
+    }),
+    Column::count("RUNNING", "/running"),
+    Column::count("QUEUED", "/queued"),
+];
+
+/// What is told of one schedule.
+const FIELDS: &[Column] = &[
+    Column::value("Saga", "/saga"),
+    Column::value("Cron", "/cron"),
+    Column::value("Zone", "/zone"),
+    Column::value("Paused", "/paused"),
+    Column::time("Next", "/next"),
+];
 
 fn order(arguments: &NameArguments, verb: &str) -> Result<(), Failure> {
     let client = Client::new(&arguments.server)?;
     let tenant = client.tenant_path(&arguments.tenant)?;
     let path = format!("{tenant}/sagas/{}/schedule/{verb}", escaped(&arguments.saga));
     let shown = client.post(&path)?;
-    out::line(format_args!("{shown:#}"))
+    arguments.output.object(FIELDS, &shown)
 }

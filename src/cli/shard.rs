@@ -5,13 +5,15 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::client::{Client, ServerArguments, escaped};
+use super::confirm::ConfirmArguments;
+use super::output::{Column, Mood, OutputArguments};
 use crate::app::exit::{self, Failure};
 use crate::app::out;
 
 const EXAMPLE: &str = "\
 Example: see what would be skipped, read again and lost, then continue:
   saga-runner shard accept-gap --stream EVENTS --dry-run
-  saga-runner shard accept-gap --stream EVENTS --reason 'purged by mistake'
+  saga-runner shard accept-gap --stream EVENTS --reason 'purged by mistake' --yes
 
 `shard rebind` has the same flags.";
 
@@ -47,9 +49,8 @@ pub struct PendingArguments {
     /// Cursor printed by the previous call, to print the next page.
     #[arg(long, value_name = "CURSOR")]
     after: Option<String>,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArguments,
     #[command(flatten)]
     server: ServerArguments,
 }
@@ -73,6 +74,8 @@ pub struct DiscardArguments {
     #[arg(long, conflicts_with = "commands")]
     all: bool,
     #[command(flatten)]
+    confirm: ConfirmArguments,
+    #[command(flatten)]
     decision: DecisionArguments,
 }
 
@@ -84,18 +87,16 @@ pub struct DecisionArguments {
     /// Print what would be done, without changes.
     #[arg(long)]
     dry_run: bool,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArguments,
     #[command(flatten)]
     server: ServerArguments,
 }
 
 #[derive(Debug, Args)]
 pub struct ListArguments {
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArguments,
     #[command(flatten)]
     server: ServerArguments,
 }
@@ -104,6 +105,8 @@ pub struct ListArguments {
 pub struct OneArguments {
     /// Number of the shard.
     shard: u16,
+    #[command(flatten)]
+    output: OutputArguments,
     #[command(flatten)]
     server: ServerArguments,
 }
@@ -121,12 +124,13 @@ pub struct AcceptArguments {
     /// Print what would be skipped, read again and lost, without changes.
     #[arg(long)]
     dry_run: bool,
+    #[command(flatten)]
+    confirm: ConfirmArguments,
     /// Continue after this message, instead of at the position that the dry run prints.
     #[arg(long, value_name = "SEQUENCE")]
     position: Option<u64>,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArguments,
     #[command(flatten)]
     server: ServerArguments,
 }
@@ -143,25 +147,34 @@ pub fn shard(command: &ShardCommand) -> Result<(), Failure> {
             decide(arguments.shard, "release", json!({}), &arguments.decision)
         }
         ShardCommand::Discard(arguments) => {
+            let shard = arguments.shard;
+            if !arguments.decision.dry_run {
+                let consequence =
+                    format!("discarded work of shard {shard} is never sent; its outcome becomes unknown");
+                arguments.confirm.agreed(&consequence, &shard.to_string())?;
+            }
             let what = json!({"commands": arguments.commands, "all": arguments.all});
-            decide(arguments.shard, "discard", what, &arguments.decision)
+            decide(shard, "discard", what, &arguments.decision)
         }
     }
 }
 
 fn list(arguments: &ListArguments) -> Result<(), Failure> {
     let answer = Client::new(&arguments.server)?.get("/admin/shards")?;
-    if arguments.json {
-        return out::line(format_args!("{:#}", answer["items"]));
-    }
-    for shard in answer["items"].as_array().into_iter().flatten() {
-        let state = shard["state"].as_str().unwrap_or_default();
-        let told = shard["reason"].as_str().or_else(|| shard["owner"].as_str());
-        let told = told.map(|told| format!(": {told}")).unwrap_or_default();
-        out::line(format_args!("shard {} {state}{told}", shard["shard"]))?;
-    }
-    Ok(())
+    arguments.output.list(COLUMNS, &answer)
 }
+
+const COLUMNS: &[Column] = &[
+    Column::number("SHARD", "/shard"),
+    Column::value("STATE", "/state").judged(|state| match state {
+        "running" => Mood::Good,
+        "full" => Mood::Waiting,
+        "halted" | "stopped" => Mood::Bad,
+        _ => Mood::Plain,
+    }),
+    Column::value("OWNER", "/owner"),
+    Column::value("REASON", "/reason"),
+];
 
 fn order(arguments: &OneArguments, verb: &str) -> Result<(), Failure> {
     let client = Client::new(&arguments.server)?;
@@ -173,11 +186,20 @@ fn order(arguments: &OneArguments, verb: &str) -> Result<(), Failure> {
             if verb == "open" { "open" } else { "closed" }
         ));
     })?;
-    let state = if answer["open"] == true { "open" } else { "closed" };
-    out::line(format_args!("shard {} is {state}", answer["shard"]))
+    arguments.output.shown(&answer, || {
+        let state = if answer["open"] == true { "open" } else { "closed" };
+        out::line(format_args!("shard {} is {state}", answer["shard"]))
+    })
 }
 
 fn accept(arguments: &AcceptArguments, verb: &str) -> Result<(), Failure> {
+    if !arguments.dry_run {
+        let consequence = format!(
+            "messages of {} that were deleted before they were read are given up; --dry-run prints which",
+            arguments.stream
+        );
+        arguments.confirm.agreed(&consequence, &arguments.stream)?;
+    }
     let client = Client::new(&arguments.server)?;
     let mut body = json!({
         "stream": arguments.stream,
@@ -221,8 +243,8 @@ fn accept(arguments: &AcceptArguments, verb: &str) -> Result<(), Failure> {
 }
 
 fn tell(arguments: &AcceptArguments, answer: &Value) -> Result<(), Failure> {
-    if arguments.json {
-        return out::line(format_args!("{answer:#}"));
+    if !arguments.output.is_for_people() {
+        return arguments.output.document(answer);
     }
     let verb = if answer["done"] == true {
         "continues"
@@ -265,8 +287,8 @@ fn pending(arguments: &PendingArguments) -> Result<(), Failure> {
         path.push_str(&escaped(after));
     }
     let answer = client.get(&path)?;
-    if arguments.json {
-        return out::line(format_args!("{answer:#}"));
+    if !arguments.output.is_for_people() {
+        return arguments.output.document(&answer);
     }
     let shard = arguments.shard;
     let adopted = &answer["adopted"];
@@ -330,8 +352,8 @@ fn decide(shard: u16, verb: &str, what: Value, arguments: &DecisionArguments) ->
     body["reason"] = arguments.reason.as_deref().unwrap_or_default().into();
     body["dry_run"] = arguments.dry_run.into();
     let answer = client.post_json(&format!("/admin/shards/{shard}/{verb}"), &body)?;
-    if arguments.json {
-        return out::line(format_args!("{answer:#}"));
+    if !arguments.output.is_for_people() {
+        return arguments.output.document(&answer);
     }
     let done = if answer["done"] == true { "" } else { "would be " };
     let what = match verb {

@@ -1,42 +1,67 @@
 //! `streams apply` and `streams check`.
 
-use clap::Subcommand;
+use std::fmt::Write as _;
 
-use super::ManifestArguments;
+use clap::{Args, Subcommand};
+use serde_json::json;
+
+use super::manifest::ManifestArguments;
+use super::output::{Column, Mood, OutputArguments, listed};
 use crate::app;
 use crate::app::exit::{self, Failure};
-use crate::app::out;
 
 #[derive(Debug, Subcommand)]
 pub enum StreamsCommand {
     /// Create missing streams, update the runner's own, and compare all with the manifest; exits with 1 on differences.
-    Apply(ManifestArguments),
+    Apply(StreamsArguments),
     /// Compare streams with the manifest without changes; exits with 1 on differences.
-    Check(ManifestArguments),
+    Check(StreamsArguments),
 }
+
+#[derive(Debug, Args)]
+pub struct StreamsArguments {
+    #[command(flatten)]
+    manifest: ManifestArguments,
+    #[command(flatten)]
+    output: OutputArguments,
+}
+
+const COLUMNS: &[Column] = &[
+    Column::value("NAME", "/name"),
+    Column::value("STATE", "/state").judged(|state| match state {
+        "does not exist" => Mood::Bad,
+        _ => Mood::Plain,
+    }),
+    Column::number("MESSAGES", "/messages"),
+    Column::number("BYTES", "/bytes"),
+    Column::number("FIRST", "/first_sequence"),
+    Column::number("LAST", "/last_sequence"),
+    Column::count("DIFFERENCES", "/differences"),
+];
 
 pub fn streams(command: StreamsCommand) -> Result<(), Failure> {
     let (arguments, change) = match command {
         StreamsCommand::Apply(arguments) => (arguments, true),
         StreamsCommand::Check(arguments) => (arguments, false),
     };
-    let manifest = arguments.load(None)?;
-    let report = app::streams::report(&manifest, change)?;
-    let mut differences = 0;
+    let report = app::streams::report(&arguments.manifest.load()?, change)?;
+    let items: Vec<_> = report.iter().map(|line| json!(line)).collect();
+    arguments.output.list(COLUMNS, &listed(items))?;
+    let mut frames = String::new();
     for line in &report {
-        out::line(format_args!("{}: {}", line.stream, line.state))?;
         for difference in &line.differences {
-            out::line(format_args!("  {difference}"))?;
-            differences += 1;
+            let _infallible = writeln!(frames, "{}: {difference}", line.name);
         }
     }
+    let differences: usize = report.iter().map(|line| line.differences.len()).sum();
     if differences > 0 {
-        return Err(Failure::new(
-            exit::FINDINGS,
-            format!(
-                "{differences} difference(s); `saga-runner streams apply` fixes those of the runner's own streams"
-            ),
-        ));
+        let message = format!(
+            "{differences} difference(s); `saga-runner streams apply` fixes those of the runner's own streams"
+        );
+        return Err(Failure {
+            frames,
+            ..Failure::new(exit::FINDINGS, message)
+        });
     }
     Ok(())
 }

@@ -1,28 +1,34 @@
 //! `validate`: prints every error of every file, with its location.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::Arc;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use serde_json::json;
 
+use super::manifest::alone;
+use super::output::{Format, OutputArguments};
 use crate::app::SystemClock;
 use crate::app::definitions::{self, Files, Folders};
 use crate::app::exit::{self, Failure};
+use crate::app::watched::{LOOK_EVERY, Watched};
 use crate::app::{diagnostics, out};
 use crate::config::{ConfigError, Manifest, Overrides};
 use crate::kernel::definition::{Diagnostic, Loaded, Severity, SourceFile, codes};
 use crate::ports::clock::Clock as _;
 
 #[derive(Debug, Args)]
-#[command(after_help = "Exits with 1 if there is an error.")]
+#[command(
+    after_help = "Exits with 1 if there is an error. For programs, findings are a list without anything around it."
+)]
 pub struct ValidateArguments {
     /// File or folder; a folder may have `sagas/` and `effects/`, or definitions of either kind.
     #[arg(default_value = ".")]
     path: PathBuf,
-    /// Output format.
-    #[arg(short, long, visible_alias = "format", default_value = "text")]
-    output: Output,
+    #[command(flatten)]
+    output: OutputArguments,
     /// Treat warnings as errors, except for files without schemas (SR0179).
     #[arg(long)]
     deny_warnings: bool,
@@ -31,20 +37,10 @@ pub struct ValidateArguments {
     watch: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
-    /// Findings with excerpts of the files.
-    Text,
-    /// One JSON array on standard output.
-    Json,
-}
-
 /// Most warnings that are shown beside errors, a line each.
 const WARNINGS_SHOWN: usize = 10;
 /// Most files without schemas that are named.
 const UNTYPED_NAMED: usize = 5;
-/// How often files are looked at that are watched.
-const LOOK_EVERY: Duration = Duration::from_millis(150);
 /// Next planned times that are shown of a schedule.
 const TIMES_SHOWN: usize = 3;
 
@@ -52,40 +48,32 @@ pub fn validate(arguments: &ValidateArguments) -> Result<(), Failure> {
     if arguments.watch {
         return watch(arguments);
     }
-    check(arguments, &read(arguments)?)
+    let files = definitions::read(&Folders::Mixed(arguments.path.clone()));
+    check(arguments, &readable(files)?)
 }
 
-fn read(arguments: &ValidateArguments) -> Result<Files, Failure> {
-    definitions::read(&Folders::Mixed(arguments.path.clone()))
-        .map_err(|error| Failure::new(exit::NO_INPUT, error))
+fn readable(files: Result<Files, String>) -> Result<Files, Failure> {
+    files.map_err(|error| Failure::new(exit::NO_INPUT, error))
 }
 
 /// Checks the files again whenever they have changed, until it is interrupted.
 fn watch(arguments: &ValidateArguments) -> Result<(), Failure> {
-    let (mut before, mut checked) = (None, None);
+    let mut watched = Watched::default();
+    let mut is_first = true;
     loop {
-        let files = read(arguments);
-        let now = Some(
-            files
-                .as_ref()
-                .map(Files::fingerprint)
-                .map_err(ToString::to_string),
-        );
-        // What is being written is looked at when it has been.
-        let is_unchanged = now == before || before.is_none();
-        if is_unchanged && now != checked {
-            if checked.is_some() {
+        let files = definitions::read(&Folders::Mixed(arguments.path.clone()));
+        if watched.have_changed(&files) {
+            if !std::mem::take(&mut is_first) {
                 out::note("");
             }
-            if let Err(failure) = files.and_then(|files| check(arguments, &files)) {
+            let checked = readable(files).and_then(|files| check(arguments, &files));
+            if let Err(failure) = checked {
                 if failure.code == exit::IO {
                     return Err(failure);
                 }
                 out::note(&failure);
             }
-            checked.clone_from(&now);
         }
-        before = now;
         std::thread::sleep(LOOK_EVERY);
     }
 }
@@ -101,9 +89,11 @@ fn check(arguments: &ValidateArguments, files: &Files) -> Result<(), Failure> {
         ));
     }
     let loaded = files.load();
-    let texts = files.texts();
+    let mut texts = files.texts();
     let mut findings = loaded.findings();
-    findings.extend(files.manifests.iter().flat_map(wrong_manifest));
+    for file in &files.manifests {
+        findings.extend(wrong_manifest(file, &mut texts));
+    }
     let (errors, others): (Vec<Diagnostic>, Vec<Diagnostic>) = findings
         .iter()
         .cloned()
@@ -111,16 +101,14 @@ fn check(arguments: &ValidateArguments, files: &Files) -> Result<(), Failure> {
     let (untyped, warnings): (Vec<Diagnostic>, Vec<Diagnostic>) = others
         .into_iter()
         .partition(|finding| finding.code == codes::UNTYPED);
-    match arguments.output {
-        Output::Json => {
-            let shown = if arguments.watch {
-                serde_json::to_string(&findings)
-            } else {
-                serde_json::to_string_pretty(&findings)
-            };
-            out::line(shown.expect("findings are plain data"))?;
-        }
-        Output::Text => {
+    match arguments.output.format() {
+        // For programs one array at a time, regardless of what follows.
+        Format::Json if arguments.watch => out::line(json!(findings))?,
+        Format::Jsonl => findings
+            .iter()
+            .try_for_each(|finding| out::line(json!(finding)))?,
+        Format::Json | Format::Yaml => arguments.output.document(&json!(findings))?,
+        Format::Table | Format::Wide => {
             let color = diagnostics::coloured(&std::io::stdout());
             let framed = |findings: &[Diagnostic]| {
                 diagnostics::render(findings, &|path| texts.get(path).cloned(), color)
@@ -210,21 +198,19 @@ fn in_short(warnings: &[Diagnostic]) -> String {
     out
 }
 
-/// What is wrong with a manifest.
-fn wrong_manifest(file: &SourceFile) -> Vec<Diagnostic> {
+/// What is wrong with a manifest; excerpts of it are from `texts` then, which have no secrets.
+fn wrong_manifest(file: &SourceFile, texts: &mut BTreeMap<String, Arc<str>>) -> Vec<Diagnostic> {
     match Manifest::parse(&file.text, Path::new(&file.path), &Overrides::default()) {
         Ok(_) => Vec::new(),
-        Err(ConfigError::Wrong { findings }) => findings,
-        Err(error) => vec![Diagnostic {
-            code: error.code(),
-            severity: Severity::Error,
-            file: file.path.clone(),
-            line: 0,
-            column: 0,
-            span: 0..0,
-            message: error.to_string(),
-            help: None,
-        }],
+        Err(ConfigError::Wrong {
+            findings,
+            texts: masked,
+        }) => {
+            texts.remove(&file.path);
+            texts.extend(masked);
+            findings
+        }
+        Err(error) => vec![alone(Path::new(&file.path), &error)],
     }
 }
 

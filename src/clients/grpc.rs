@@ -12,7 +12,7 @@ use tonic::{Code, ConnectError, Status};
 
 use super::{UpstreamTls, ending, told};
 
-/// Connections that say nothing are asked for a sign of life by TCP.
+/// Connections that say nothing are asked for a heartbeat by TCP.
 const TCP_KEEPALIVE: Duration = Duration::from_secs(30);
 /// A handshake of TLS may take as long again as the connection below it.
 const HANDSHAKE_FACTOR: u32 = 2;

@@ -9,12 +9,12 @@ use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use rustls_platform_verifier::BuilderVerifierExt as _;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::told;
 
 /// PEM files that protect the connections to one upstream. Relative paths are relative to the manifest.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct UpstreamTlsFiles {
     /// The authorities that are trusted for it. Default: the system's.

@@ -50,6 +50,7 @@ impl Manifest {
         self.secret_contradictions(&mut found);
         found.extend(self.http.check().err());
         found.extend(self.ownership.check().err());
+        found.extend(self.jobs.check().err());
         if self.mode != Mode::Combined {
             let mode = self.mode.as_str();
             if self.broker.kind == BrokerKind::Embedded {

@@ -1,24 +1,27 @@
 //! The shape of the manifest, its defaults and its cross-field rules.
+//!
+//! `streams` has the streams by role.
+
+mod streams;
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::secret::SecretReference;
-use super::{ConfigError, mistakes};
 use crate::clients::UpstreamTlsFiles;
 use crate::kernel::duration::Millis;
 use crate::kernel::ids::TenantId;
 use crate::kernel::limits::Limits;
 use crate::kernel::subject::Tenancy;
 use crate::logging::LogFormat;
+pub use streams::{AcceptedLimit, EventsSettings, StartPosition, StreamSettings, StreamsSettings};
 
 /// Everything that one runner is told.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
     /// `saga-runner/v1`.
@@ -92,6 +95,8 @@ pub struct Manifest {
     pub worker: crate::effects::Settings,
     #[serde(default)]
     pub ownership: super::OwnershipSettings,
+    #[serde(default)]
+    pub jobs: super::JobSettings,
     /// How long a drain may take before the process exits anyway. Default 25 s.
     #[serde(default = "default_drain_timeout")]
     pub drain_timeout: Millis,
@@ -104,26 +109,26 @@ pub struct Manifest {
 }
 
 /// How callback tokens are made.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CallbackSettings {
     /// The secret that proves a token; the same for every process of a cluster, at least 16 characters long.
     pub key: SecretReference,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ApiVersion {
     #[serde(rename = "saga-runner/v1")]
     V1,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
     Manifest,
 }
 
 /// How effect commands get to a worker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Dispatch {
     /// By a stream, from which every worker takes them.
@@ -134,7 +139,7 @@ pub enum Dispatch {
 }
 
 /// What a process does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// Runs sagas; effect workers run elsewhere.
@@ -175,6 +180,15 @@ pub enum TenantList {
     Any,
 }
 
+impl Serialize for TenantList {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Listed(tenants) => tenants.serialize(serializer),
+            Self::Any => serializer.serialize_str("any"),
+        }
+    }
+}
+
 impl<'de> Deserialize<'de> for TenantList {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Lists;
@@ -206,7 +220,7 @@ impl<'de> Deserialize<'de> for TenantList {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BrokerKind {
     /// Streams inside this process, kept under the data folder: nothing else to install.
@@ -216,7 +230,7 @@ pub enum BrokerKind {
     Nats,
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct BrokerSettings {
     pub kind: BrokerKind,
@@ -224,101 +238,7 @@ pub struct BrokerSettings {
     pub embedded: crate::inproc::Settings,
 }
 
-/// The streams, by role.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct StreamsSettings {
-    /// Domain events; belongs to the aggregates. Default name `AGGREGATE_EVENTS`.
-    pub aggregate_events: EventsSettings,
-    /// Commands of the runner. Default name `WORKFLOW_COMMANDS`.
-    pub workflow_commands: StreamSettings,
-    /// Results and facts. Default name `WORKFLOW_EVENTS`.
-    pub workflow_events: StreamSettings,
-    /// Key-value bucket of the cluster's record. Default `WORKFLOW_CLUSTER`.
-    pub cluster_bucket: String,
-    /// Copies of each message that the broker keeps. Default 1.
-    pub replicas: u8,
-    /// Where a new cluster begins to read the domain events. Default `new`.
-    pub start: StartPosition,
-    /// Create missing streams and update those of the runner at start. Default true; otherwise they are only
-    /// checked.
-    pub manage: bool,
-}
-
-impl Default for StreamsSettings {
-    fn default() -> Self {
-        let named = |name: &str| StreamSettings {
-            name: name.to_owned(),
-        };
-        Self {
-            aggregate_events: EventsSettings::default(),
-            workflow_commands: named("WORKFLOW_COMMANDS"),
-            workflow_events: named("WORKFLOW_EVENTS"),
-            cluster_bucket: "WORKFLOW_CLUSTER".to_owned(),
-            replicas: 1,
-            start: StartPosition::New,
-            manage: true,
-        }
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct StreamSettings {
-    pub name: String,
-}
-
-/// The stream of domain events.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct EventsSettings {
-    /// Default `AGGREGATE_EVENTS`.
-    pub name: String,
-    /// Limits of the stream that may drop events before they are read. Default: none; with any other the runner does not
-    /// start.
-    pub accept_limits: Vec<AcceptedLimit>,
-}
-
-impl Default for EventsSettings {
-    fn default() -> Self {
-        Self {
-            name: "AGGREGATE_EVENTS".to_owned(),
-            accept_limits: Vec::new(),
-        }
-    }
-}
-
-/// A limit by which a stream drops its oldest messages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum AcceptedLimit {
-    MaxAge,
-    MaxMsgs,
-    MaxBytes,
-}
-
-impl AcceptedLimit {
-    /// As the broker calls it.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::MaxAge => "max_age",
-            Self::MaxMsgs => "max_msgs",
-            Self::MaxBytes => "max_bytes",
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum StartPosition {
-    /// Only events stored after the cluster was created start sagas.
-    New,
-    /// Everything that the stream still holds.
-    First,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LogSettings {
     /// Default `json`.
@@ -349,18 +269,6 @@ impl ValueEnum for LogFormat {
     }
 }
 
-/// What flags and environment lay over the file.
-#[derive(Debug, Clone, Default)]
-pub struct Overrides {
-    pub mode: Option<Mode>,
-    pub data_dir: Option<PathBuf>,
-    /// Implies the broker kind `nats`.
-    pub nats_url: Option<String>,
-    pub listen: Option<SocketAddr>,
-    pub log_format: Option<LogFormat>,
-    pub log_level: Option<String>,
-}
-
 impl Manifest {
     /// A manifest with nothing but defaults.
     #[must_use]
@@ -376,61 +284,16 @@ impl Manifest {
                 *path = base.join(&*path);
             }
         }
+        self.http.resolve(base);
+        self.broker.nats.resolve(base);
+        let callbacks = self.callbacks.as_mut().map(|callbacks| &mut callbacks.key);
+        for secret in self.secrets.values_mut().chain(callbacks) {
+            secret.resolve(base);
+        }
         let of_gateway = self.gateway.as_mut().and_then(|gateway| gateway.tls.as_mut());
         for files in self.upstream_tls.values_mut().chain(of_gateway) {
             files.resolve(base);
         }
-    }
-
-    fn apply(&mut self, overrides: &Overrides) -> Result<(), String> {
-        let Overrides {
-            mode,
-            data_dir,
-            nats_url,
-            listen,
-            log_format,
-            log_level,
-        } = overrides.clone();
-        self.mode = mode.unwrap_or(self.mode);
-        self.data_dir = data_dir.unwrap_or_else(|| self.data_dir.clone());
-        self.http.listen = listen.unwrap_or(self.http.listen);
-        self.log.format = log_format.unwrap_or(self.log.format);
-        self.log.level = log_level.unwrap_or_else(|| self.log.level.clone());
-        match nats_url {
-            Some(url) => self.use_nats(url),
-            None => Ok(()),
-        }
-    }
-
-    /// Lays flags and environment over a manifest that was not read from a file.
-    ///
-    /// # Errors
-    /// As [`Manifest::load`], where the result contradicts itself.
-    pub fn overridden(self, overrides: &Overrides) -> Result<Self, ConfigError> {
-        self.laid_over(overrides, Path::new("command line"), "")
-    }
-
-    /// Lays flags and environment over a manifest that was read from `path`, and checks what comes out.
-    pub(super) fn laid_over(
-        mut self,
-        overrides: &Overrides,
-        path: &Path,
-        text: &str,
-    ) -> Result<Self, ConfigError> {
-        let refusals = match self.apply(overrides) {
-            Ok(()) => self.contradictions(),
-            Err(message) => vec![message],
-        };
-        if !refusals.is_empty() {
-            return Err(ConfigError::Wrong {
-                findings: mistakes::placed(text, path, refusals),
-            });
-        }
-        if self.http.is_exposed() {
-            let (path, listen) = (path.to_owned(), self.http.listen);
-            return Err(ConfigError::Exposed { path, listen });
-        }
-        Ok(self)
     }
 
     /// Makes NATS at `url` the broker.

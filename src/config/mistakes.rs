@@ -4,22 +4,25 @@
 //! types of values. What is wrong by it is taken out, and the reader reads the rest; what it points at is taken out in turn, and
 //! each round tells one more.
 
-use std::fmt::Write as _;
+use std::collections::BTreeSet;
 use std::ops::Range;
-use std::path::Path;
 
-use super::{ConfigError, MANIFEST_SCHEMA, Manifest, options, place};
+use super::shown::Shown;
+use super::sources::Sources;
+use super::{Manifest, keys, place, yaml_options};
 use crate::kernel::definition::diagnostic::{Diagnostic, Severity};
 use crate::kernel::definition::findings::Findings;
-use crate::kernel::definition::yaml::{self, Entry, Node, Plain, Scalar, Value};
+use crate::kernel::definition::yaml::{Entry, Node, Plain, Scalar, Value};
 use crate::kernel::definition::{codes, fields};
 use crate::kernel::duration::Millis;
 use crate::kernel::expr::nearest;
 
 /// What cannot be read.
-const SYNTAX: &str = "SR0402";
+pub(super) const SYNTAX: &str = "SR0402";
 /// What contradicts itself.
 const CONTRADICTION: &str = "SR0403";
+/// A secret that others may read.
+pub(super) const INLINE_SECRET: &str = "SR0414";
 /// Most mistakes that the reader is asked for.
 const ROUNDS_MAX: usize = 50;
 /// What stands in for a key that is missing at the top, so that the rest can be read.
@@ -29,65 +32,57 @@ const STAND_INS: [(&str, &str); 3] = [
     ("cluster", "unnamed"),
 ];
 
-/// All mistakes of a manifest whose reading ended with `first`.
-pub(super) fn all(text: &str, path: &Path, first: &serde_saphyr::Error) -> ConfigError {
-    let name = path.display().to_string();
-    let mut findings = Findings::new(&name, text);
-    if let Some(mut root) = yaml::parse(text, &mut findings) {
-        let schema: serde_json::Value = serde_json::from_str(MANIFEST_SCHEMA).expect("the file is JSON");
-        let mut sight = Sight {
-            schema: &schema,
-            findings: &mut findings,
-            wrong: Vec::new(),
-            missing: Vec::new(),
-        };
-        sight.look(&root, &(0..0), &schema, &mut Vec::new());
-        let Sight {
-            mut wrong, missing, ..
-        } = sight;
-        // From behind, so that what is before keeps its index.
-        wrong.sort();
-        wrong.dedup();
-        for way in wrong.iter().rev() {
-            remove(&mut root, way);
-        }
-        let missing: Vec<_> = STAND_INS
-            .into_iter()
-            .filter(|(key, _)| missing.iter().any(|missing| missing == key))
-            .collect();
-        unread(&mut root, text, &missing, &mut findings);
+/// All mistakes of a manifest, over those that were found before it was read.
+pub(super) fn all(
+    mut root: Node<'_>,
+    mut findings: Findings<'_>,
+    text: &str,
+    first: &serde_saphyr::Error,
+) -> Vec<Diagnostic> {
+    let before = findings.len();
+    let schema = keys::schema();
+    let mut sight = Sight {
+        schema,
+        findings: &mut findings,
+        wrong: Vec::new(),
+    };
+    sight.look(&root, &(0..0), schema, &mut Vec::new());
+    let wrong = outermost(sight.wrong);
+    // From behind, so that what is before keeps its index.
+    for way in wrong.iter().rev() {
+        remove(&mut root, way);
     }
+    unread(&mut root, text, &mut findings);
+    if findings.len() == before {
+        findings.error(SYNTAX, 0..0, sentence(first));
+    }
+    coded(findings)
+}
+
+/// The findings, with the codes of manifests.
+pub(super) fn coded(findings: Findings<'_>) -> Vec<Diagnostic> {
     let mut list = findings.into_sorted();
-    if list.is_empty() {
-        let (line, column) = first
-            .location()
-            .map_or((1, 1), |location| (location.line(), location.column()));
-        let number = |count: u64| usize::try_from(count).unwrap_or(0);
-        let at = offset(text, number(line), number(column));
-        let mut told = Findings::new(&name, text);
-        told.error(SYNTAX, at..at, sentence(first));
-        list = told.into_sorted();
-    }
-    for finding in list.iter_mut().filter(|finding| finding.code != CONTRADICTION) {
+    let own = [CONTRADICTION, INLINE_SECRET];
+    for finding in list.iter_mut().filter(|finding| !own.contains(&finding.code)) {
         // Those of the YAML itself have codes of definitions.
         finding.code = SYNTAX;
     }
-    ConfigError::Wrong { findings: list }
+    list
 }
 
 /// What contradicts itself in a manifest: each sentence begins with the key that it is about.
-pub(super) fn placed(text: &str, path: &Path, refusals: Vec<String>) -> Vec<Diagnostic> {
-    let name = path.display().to_string();
-    let at = |refusal: String| match place::of_refused(text, &refusal) {
+pub(super) fn placed(root: &Node<'_>, sources: &Sources, refusals: Vec<String>) -> Vec<Diagnostic> {
+    let text = sources.text();
+    let at = |refusal: String| match place::of_refused(root, text, &refusal) {
         Some(span) => {
-            let mut findings = Findings::new(&name, text);
+            let mut findings = Findings::new("", text);
             findings.error(CONTRADICTION, span, refusal);
-            findings.into_sorted().remove(0)
+            sources.relocated(findings.into_sorted()).remove(0)
         }
         None => Diagnostic {
             code: CONTRADICTION,
             severity: Severity::Error,
-            file: name.clone(),
+            file: sources.file().to_owned(),
             line: 0,
             column: 0,
             span: 0..0,
@@ -98,22 +93,6 @@ pub(super) fn placed(text: &str, path: &Path, refusals: Vec<String>) -> Vec<Diag
     let mut placed: Vec<Diagnostic> = refusals.into_iter().map(at).collect();
     placed.sort_by_key(|finding| (finding.line, finding.column));
     placed
-}
-
-/// Where a line and a column are, both 1-based.
-fn offset(text: &str, line: usize, column: usize) -> usize {
-    let begin: usize = text
-        .split_inclusive('\n')
-        .take(line.saturating_sub(1))
-        .map(str::len)
-        .sum();
-    let rest = text.get(begin..).unwrap_or_default();
-    let before: usize = rest
-        .chars()
-        .take(column.saturating_sub(1))
-        .map(char::len_utf8)
-        .sum();
-    begin + before
 }
 
 /// What the reader says, without the place, which is told beside it.
@@ -132,8 +111,6 @@ struct Sight<'s, 'f, 'c> {
     findings: &'f mut Findings<'c>,
     /// The ways to members and items that are wrong, from the top.
     wrong: Vec<Vec<usize>>,
-    /// Keys that are missing at the top.
-    missing: Vec<String>,
 }
 
 impl<'s> Sight<'s, '_, '_> {
@@ -182,6 +159,15 @@ impl<'s> Sight<'s, '_, '_> {
                     way.pop();
                 }
             }
+            (Some("object"), _) if name == Some("secret") => {
+                let message = "a secret is in the manifest, where others can read it".to_owned();
+                let help = "write {env: VARIABLE}, {file: PATH} or {kv: {bucket: BUCKET, key: KEY}}";
+                let place = fields::visible(node, at, self.findings.text());
+                self.findings
+                    .error(INLINE_SECRET, place, message)
+                    .help(Some(help.to_owned()));
+                self.wrong.push(way.clone());
+            }
             (Some("object"), _) => self.refuse(node, at, "a map", way),
             (Some("array"), _) => self.refuse(node, at, "a list", way),
             (Some("integer"), Value::Scalar(scalar)) => self.number(node, scalar, schema, at, way),
@@ -189,8 +175,8 @@ impl<'s> Sight<'s, '_, '_> {
             (Some("boolean"), Value::Scalar(scalar)) if matches!(scalar.plain(), Plain::Bool(_)) => {}
             (Some("boolean"), _) => self.refuse(node, at, "`true` or `false`", way),
             (Some("string"), Value::Scalar(scalar)) => match Millis::parse(&scalar.text) {
-                Err(message) if name == Some("duration") && !node.span.is_empty() => {
-                    self.findings.error(SYNTAX, node.span.clone(), message);
+                Err(error) if name == Some("duration") && !node.span.is_empty() => {
+                    self.findings.error(SYNTAX, node.span.clone(), error.to_string());
                     self.wrong.push(way.clone());
                 }
                 Ok(_) | Err(_) => {}
@@ -242,6 +228,15 @@ impl<'s> Sight<'s, '_, '_> {
             way.pop();
         }
         let needed = schema["required"].as_array().into_iter().flatten();
+        let is_needed = |at: usize| needed.clone().any(|key| key.as_str() == Some(&*entries[at].key));
+        let lacks = |wrong: &Vec<usize>| match wrong.split_last() {
+            Some((last, before)) => before == way.as_slice() && is_needed(*last),
+            None => false,
+        };
+        // Without a member that it must have nothing can be read of it. What is missing at the top has a stand-in.
+        if !way.is_empty() && self.wrong.iter().any(lacks) {
+            self.wrong.push(way.clone());
+        }
         let near = |key: &str| {
             let strangers = entries
                 .iter()
@@ -262,9 +257,7 @@ impl<'s> Sight<'s, '_, '_> {
                 self.findings
                     .error(SYNTAX, place, format!("the key \"{key}\" is missing"));
             }
-            if way.is_empty() {
-                self.missing.push(key.to_owned());
-            } else {
+            if !way.is_empty() {
                 self.wrong.push(way.clone());
             }
         }
@@ -320,26 +313,49 @@ impl<'s> Sight<'s, '_, '_> {
     }
 }
 
+/// In their order, without what is within another one.
+fn outermost(mut ways: Vec<Vec<usize>>) -> Vec<Vec<usize>> {
+    ways.sort();
+    ways.dedup_by(|way, before| way.starts_with(before));
+    ways
+}
+
+/// The key of the member at the end of `way`; `None` for an item.
+fn key_at<'n>(root: &'n Node<'_>, way: &[usize]) -> Option<&'n str> {
+    let (index, rest) = way.split_first()?;
+    let (inner, key) = match &root.value {
+        Value::Map(entries) => entries
+            .get(*index)
+            .map(|entry| (&entry.value, Some(&*entry.key)))?,
+        Value::List(items) => (items.get(*index)?, None),
+        Value::Scalar(_) => return None,
+    };
+    if rest.is_empty() { key } else { key_at(inner, rest) }
+}
+
 /// Tells what the reader does not take of a tree that the schema has nothing against.
-fn unread(root: &mut Node<'_>, text: &str, missing: &[(&str, &str)], findings: &mut Findings<'_>) {
+fn unread(root: &mut Node<'_>, text: &str, findings: &mut Findings<'_>) {
     if findings.has(codes::SYNTAX) || findings.has(codes::DUPLICATE_KEY) || findings.has(codes::LIMIT) {
         return;
     }
+    // Taken out for what has been told, so that it is missing says nothing.
+    let mut gone: BTreeSet<String> = BTreeSet::new();
     for _round in 0..ROUNDS_MAX {
-        let shown = Shown::of(root, text, missing);
-        let Err(error) = serde_saphyr::from_str_with_options::<Manifest>(&shown.text, options()) else {
+        let shown = Shown::with(root, text, &STAND_INS);
+        let Err(error) = serde_saphyr::from_str_with_options::<Manifest>(&shown.text, yaml_options()) else {
             return;
         };
-        let line = error
-            .location()
-            .and_then(|location| usize::try_from(location.line()).ok());
-        let Some(place) = line.and_then(|line| shown.places.get(line.checked_sub(1)?)) else {
+        let Some(place) = shown.place(&error) else {
             return;
         };
-        findings.error(SYNTAX, place.span.clone(), sentence(&error));
+        let message = sentence(&error);
+        if !gone.iter().any(|key| message == format!("missing field `{key}`")) {
+            findings.error(SYNTAX, place.span.clone(), message);
+        }
         if place.way.is_empty() {
             return;
         }
+        gone.extend(key_at(root, &place.way).map(str::to_owned));
         remove(root, &place.way);
     }
 }
@@ -368,109 +384,6 @@ fn remove(root: &mut Node<'_>, way: &[usize]) {
     }
 }
 
-/// Where a line of the shown text comes from.
-struct Place {
-    span: Range<usize>,
-    /// Indices of members and items, from the top; what is taken out for a mistake in this line.
-    way: Vec<usize>,
-}
-
-/// A manifest with one key, value or bracket in a line, so that the line of a mistake says what it is about.
-struct Shown {
-    text: String,
-    places: Vec<Place>,
-}
-
-impl Shown {
-    fn of(root: &Node<'_>, text: &str, missing: &[(&str, &str)]) -> Self {
-        let mut shown = Self {
-            text: String::new(),
-            places: Vec::new(),
-        };
-        let Value::Map(entries) = &root.value else {
-            shown.node(root, text, root.span.clone(), &mut Vec::new());
-            return shown;
-        };
-        shown.line("{", &root.span, &[]);
-        for (key, value) in missing {
-            shown.line(&format!("\"{key}\": \"{value}\","), &root.span, &[]);
-        }
-        for (index, entry) in entries.iter().enumerate() {
-            shown.entry(entry, text, &mut vec![index]);
-        }
-        shown.line("}", &root.span, &[]);
-        shown
-    }
-
-    fn line(&mut self, line: &str, span: &Range<usize>, way: &[usize]) {
-        self.text.push_str(line);
-        self.text.push('\n');
-        self.places.push(Place {
-            span: span.clone(),
-            way: way.to_vec(),
-        });
-    }
-
-    fn entry(&mut self, entry: &Entry<'_>, text: &str, way: &mut Vec<usize>) {
-        self.line(&format!("{}:", quoted(&entry.key)), &entry.key_span, way);
-        self.node(&entry.value, text, entry.key_span.clone(), way);
-        self.line(",", &entry.key_span, way);
-    }
-
-    /// `at` stands for a value that is empty.
-    fn node(&mut self, node: &Node<'_>, text: &str, at: Range<usize>, way: &mut Vec<usize>) {
-        let span = fields::visible(node, &at, text);
-        match &node.value {
-            Value::Scalar(scalar) => {
-                let plain = !matches!(scalar.plain(), Plain::Text(_));
-                let raw = text.get(node.span.clone()).unwrap_or_default();
-                let shown = match (plain, raw.is_empty()) {
-                    (true, true) => "null".to_owned(),
-                    (true, false) => raw.to_owned(),
-                    (false, _) => quoted(&scalar.text),
-                };
-                self.line(&format!(" {shown}"), &span, way);
-            }
-            Value::List(items) => {
-                self.line(" [", &span, way);
-                for (index, item) in items.iter().enumerate() {
-                    way.push(index);
-                    self.node(item, text, span.clone(), way);
-                    self.line(" ,", &span, way);
-                    way.pop();
-                }
-                self.line(" ]", &span, way);
-            }
-            Value::Map(entries) => {
-                self.line(" {", &span, way);
-                for (index, entry) in entries.iter().enumerate() {
-                    way.push(index);
-                    self.entry(entry, text, way);
-                    way.pop();
-                }
-                self.line(" }", &span, way);
-            }
-        }
-    }
-}
-
-/// A text in double quotes, in one line.
-fn quoted(text: &str) -> String {
-    let mut out = String::from("\"");
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => out.extend(['\\', c]),
-            '\n' => out.push_str("\\n"),
-            c if c.is_control() => {
-                let _written = write!(out, "\\u{:04x}", u32::from(c));
-            }
-            c => out.push(c),
-        }
-    }
-    out.push('"');
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::{Manifest, Overrides};
@@ -497,7 +410,7 @@ mod tests {
                 "m.yaml:5:9: expected a whole number, found text [SR0402]",
                 "m.yaml:6:16: \"fast\" is not a duration; write it like 500ms, 30s, 15m, 1h 30m or 7d [SR0402]",
                 "m.yaml:7:16: invalid socket address syntax [SR0402]",
-                "m.yaml:7:25: unknown key \"extra\"; expected one of accept_events, answer_timeout, authentication, connections_max, header_timeout, hosts, listen, page_bytes_max, request_timeout [SR0402]",
+                "m.yaml:7:25: unknown key \"extra\"; expected one of accept_events, admin_listen, answer_timeout, authentication, connections_max, encrypted_in_front, header_timeout, hosts, listen, page_bytes_max, request_timeout, streams_max, tokens_file, wait_max, waits_max [SR0402]",
                 "m.yaml:10:5: `by: category` needs `categories` [SR0402]",
                 "m.yaml:11:16: expected at least 0, found -1 [SR0403]",
                 "m.yaml:13:9: kind is \"rabbit\", expected embedded or nats [SR0402]",
@@ -519,6 +432,30 @@ mod tests {
         );
         let within = of("secrets: {pay: {kv: {bucket: b}}}\n");
         assert_eq!(within, ["m.yaml:4:21: the key \"key\" is missing [SR0402]"]);
+    }
+
+    #[test]
+    fn a_wrong_key_that_must_be_there_is_not_told_to_be_missing() {
+        assert_eq!(
+            told(
+                "apiVersion: sagas/v1\nkind: Saga\ncluster: [a]\nlimits: {hops: -1}\nhttp: {listen: nowhere}\n"
+            ),
+            [
+                "m.yaml:1:13: apiVersion is \"sagas/v1\", expected saga-runner/v1 [SR0402]",
+                "m.yaml:2:7: kind is \"Saga\", expected Manifest [SR0402]",
+                "m.yaml:3:10: expected text, found a list [SR0402]",
+                "m.yaml:4:16: expected at least 0, found -1 [SR0403]",
+                "m.yaml:5:16: invalid socket address syntax [SR0402]",
+            ]
+        );
+        let within = of("secrets: {pay: {kv: {bucket: b, key: [k]}}}\nhttp: {listen: nowhere}\n");
+        assert_eq!(
+            within,
+            [
+                "m.yaml:4:38: expected text, found a list [SR0402]",
+                "m.yaml:5:16: invalid socket address syntax [SR0402]",
+            ]
+        );
     }
 
     #[test]

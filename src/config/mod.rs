@@ -4,21 +4,35 @@
 //! environment or to files, never values.
 
 mod check;
+pub mod effective;
+mod jobs;
+pub mod keys;
+mod layers;
+#[cfg(test)]
+mod layers_tests;
 mod limits;
 pub mod manifest;
 mod mistakes;
+mod overrides;
 mod ownership;
 mod place;
 #[cfg(test)]
 mod schema_tests;
 pub mod secret;
+mod shown;
+mod sources;
 
 pub use crate::logging::LogFormat;
-pub use manifest::{BrokerKind, Dispatch, Manifest, Mode, Overrides, StreamSettings, TenantList};
+pub use effective::Effective;
+pub use jobs::{JOB_RATE_MAX, JOB_RATE_MIN, JobSettings};
+pub use manifest::{BrokerKind, Dispatch, Manifest, Mode, StreamSettings, TenantList};
+pub use overrides::Overrides;
 pub use ownership::OwnershipSettings;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::kernel::definition::Diagnostic;
 
@@ -29,12 +43,22 @@ pub enum ConfigError {
     Unreadable { path: PathBuf, source: std::io::Error },
     /// What is wrong with the text, all of it; one at least.
     #[error("{}", findings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
-    Wrong { findings: Vec<Diagnostic> },
+    Wrong {
+        findings: Vec<Diagnostic>,
+        /// What the findings are about, by the names that they have for it, without what is secret.
+        texts: BTreeMap<String, Arc<str>>,
+    },
     #[error(
-        "{}: http.listen {listen} can be reached from other machines, and whoever reaches the API may do everything: listen on 127.0.0.1, or say http.authentication: in_front where only authenticated requests get there [SR0412]",
+        "{}: {key} {listen} can be reached from other machines, and anyone who reaches the API may do everything: listen on 127.0.0.1, set http.authentication: tokens, or say in_front where only authenticated requests get there [SR0412]",
         path.display()
     )]
-    Exposed { path: PathBuf, listen: SocketAddr },
+    Exposed {
+        path: PathBuf,
+        key: &'static str,
+        listen: SocketAddr,
+    },
+    #[error("http.tokens_file {}: {wrong} [SR0413]", path.display())]
+    Tokens { path: PathBuf, wrong: String },
     /// Names of the secrets that cannot be used, each with what is wrong with it; one at least.
     #[error("{}", secrets.iter().map(|(name, wrong)| format!("secret {name}: {wrong} [SR0404]")).collect::<Vec<_>>().join("\n"))]
     Secrets { secrets: Vec<(String, String)> },
@@ -43,18 +67,16 @@ pub enum ConfigError {
 /// JSON Schema (draft-07) of a manifest, for editors.
 pub const MANIFEST_SCHEMA: &str = include_str!("manifest.schema.json");
 
-/// Largest manifest, in bytes.
-const MANIFEST_BYTES_MAX: u64 = 1024 * 1024;
-
 impl ConfigError {
     /// The code, which has a page under docs/errors/.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
             Self::Unreadable { .. } => "SR0401",
-            Self::Wrong { findings } => findings.first().map_or("SR0402", |finding| finding.code),
+            Self::Wrong { findings, .. } => findings.first().map_or("SR0402", |finding| finding.code),
             Self::Secrets { .. } => "SR0404",
             Self::Exposed { .. } => "SR0412",
+            Self::Tokens { .. } => "SR0413",
         }
     }
 }
@@ -65,19 +87,7 @@ impl Manifest {
     /// # Errors
     /// [`ConfigError`], one line for each mistake, with the place in the file where there is one.
     pub fn load(path: &Path, overrides: &Overrides) -> Result<Self, ConfigError> {
-        let unreadable = |source| ConfigError::Unreadable {
-            path: path.to_owned(),
-            source,
-        };
-        let size = std::fs::metadata(path).map_err(unreadable)?.len();
-        if size > MANIFEST_BYTES_MAX {
-            let message = format!("is {size} bytes long, at most {MANIFEST_BYTES_MAX} are allowed");
-            return Err(ConfigError::Wrong {
-                findings: mistakes::placed("", path, vec![message]),
-            });
-        }
-        let text = std::fs::read_to_string(path).map_err(unreadable)?;
-        Self::parse(&text, path, overrides)
+        Effective::load(path, overrides).map(|effective| effective.manifest)
     }
 
     /// Reads a manifest from `text`; relative paths in it are relative to the folder of `path`.
@@ -85,15 +95,13 @@ impl Manifest {
     /// # Errors
     /// As [`Manifest::load`].
     pub fn parse(text: &str, path: &Path, overrides: &Overrides) -> Result<Self, ConfigError> {
-        let mut manifest: Self = serde_saphyr::from_str_with_options(text, options())
-            .map_err(|error| mistakes::all(text, path, &error))?;
-        let base = path.parent().unwrap_or_else(|| Path::new("."));
-        manifest.resolve_paths(base);
-        manifest.laid_over(overrides, path, text)
+        layers::read(text, path, overrides).map(|effective| effective.manifest)
     }
 }
 
-fn options() -> serde_saphyr::Options {
+/// How YAML is read whose errors people see.
+#[must_use]
+pub fn yaml_options() -> serde_saphyr::Options {
     let mut options = serde_saphyr::Options::default();
     options.with_snippet = false;
     options
@@ -273,11 +281,13 @@ mod tests {
 
     #[test]
     fn flags_win_over_the_file() {
-        let overrides = Overrides {
-            mode: Some(Mode::Saga),
-            nats_url: Some("nats://elsewhere:4222".to_owned()),
-            ..Overrides::default()
-        };
+        let overrides = Overrides::default()
+            .flag("--mode", "mode", Some("saga".to_owned()))
+            .flag(
+                "--nats-url",
+                "broker.nats.urls",
+                Some("nats://elsewhere:4222".to_owned()),
+            );
         let manifest = Manifest::parse(
             &format!("{HEAD}mode: effect\n"),
             Path::new("config/test.yaml"),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::kernel::duration::Millis;
 
@@ -12,7 +12,7 @@ const RENEW_MIN: Duration = Duration::from_millis(50);
 const TAKE_OVER_MAX: Duration = Duration::from_hours(1);
 
 /// Times of the owner records, the same in every process of a cluster.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OwnershipSettings {
     /// How often the owner of a shard renews its record. Default 5s.

@@ -3,17 +3,14 @@
 use std::ops::Range;
 
 use crate::kernel::definition::fields;
-use crate::kernel::definition::findings::Findings;
-use crate::kernel::definition::yaml::{self, Node, Value};
+use crate::kernel::definition::yaml::{Node, Value};
 
 /// The value that a refusal begins with the key of, e.g. `relay.gate_horizon`: of the deepest part of the key that the text has.
 /// `None` where it has none of it, because the value is a default or comes from elsewhere.
-pub(super) fn of_refused(text: &str, refusal: &str) -> Option<Range<usize>> {
+pub(super) fn of_refused(root: &Node<'_>, text: &str, refusal: &str) -> Option<Range<usize>> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let key = refusal.split(|c: char| !is_part(c)).next()?;
-    let mut findings = Findings::new("", text);
-    let root = yaml::parse(text, &mut findings)?;
-    let mut found = &root;
+    let mut found = root;
     let mut depth = 0;
     for part in key.split('.') {
         let Some(value) = member(found, part) else { break };
@@ -38,6 +35,8 @@ fn member<'n, 't>(node: &'n Node<'t>, key: &str) -> Option<&'n Node<'t>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernel::definition::findings::Findings;
+    use crate::kernel::definition::yaml;
 
     #[test]
     fn a_refusal_is_placed_where_the_text_has_its_key_or_a_part_of_it() {
@@ -50,13 +49,11 @@ mod tests {
             ("shards must be between", None),
             ("an unlucky sentence", None),
         ] {
-            assert_eq!(
-                of_refused(text, refusal).map(|span| &text[span]),
-                expected,
-                "{refusal}"
-            );
+            let root = yaml::parse(text, &mut Findings::new("", text)).expect("YAML");
+            let found = of_refused(&root, text, refusal);
+            assert_eq!(found.map(|span| &text[span]), expected, "{refusal}");
         }
-        assert_eq!(of_refused("[1, 2]", "relay.gate_horizon"), None);
-        assert_eq!(of_refused("{", "relay"), None);
+        let list = yaml::parse("[1, 2]", &mut Findings::new("", "")).expect("YAML");
+        assert_eq!(of_refused(&list, "[1, 2]", "relay.gate_horizon"), None);
     }
 }

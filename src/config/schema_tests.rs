@@ -15,7 +15,7 @@ fn read_keys(path: &[&str]) -> BTreeSet<String> {
     let probe = json!({PROBE: 1});
     let document = path.iter().rev().fold(probe, |below, key| json!({*key: below}));
     let refusal = serde_json::from_value::<Manifest>(document)
-        .expect_err("nobody knows the key")
+        .expect_err("the key is unknown")
         .to_string();
     let (_, expected) = refusal
         .split_once("expected")

@@ -1,9 +1,9 @@
 //! Secrets by reference.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::ConfigError;
 
@@ -11,8 +11,8 @@ use super::ConfigError;
 const CALLBACK_KEY_CHARS_MIN: usize = 16;
 
 /// Where a secret is found.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(from = "Written")]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Written", into = "Written")]
 pub enum SecretReference {
     /// Name of an environment variable.
     Env(String),
@@ -23,7 +23,7 @@ pub enum SecretReference {
 }
 
 /// The place of a value in NATS KV.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KvReference {
     pub bucket: String,
@@ -31,7 +31,7 @@ pub struct KvReference {
 }
 
 /// As it stands in the manifest. Untagged, because an error of another enum repeats what it found: the secret.
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(
     untagged,
     deny_unknown_fields,
@@ -49,6 +49,27 @@ impl From<Written> for SecretReference {
             Written::Env { env } => Self::Env(env),
             Written::File { file } => Self::File(file),
             Written::Kv { kv } => Self::Kv(kv),
+        }
+    }
+}
+
+impl From<SecretReference> for Written {
+    fn from(reference: SecretReference) -> Self {
+        match reference {
+            SecretReference::Env(env) => Self::Env { env },
+            SecretReference::File(file) => Self::File { file },
+            SecretReference::Kv(kv) => Self::Kv { kv },
+        }
+    }
+}
+
+impl SecretReference {
+    /// Makes a relative path that of a file below `base`.
+    pub fn resolve(&mut self, base: &Path) {
+        if let Self::File(path) = self
+            && path.is_relative()
+        {
+            *path = base.join(&*path);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What became of the orders, by the runner's word and by the upstream's.
+//! The outcome of the orders, by the runner's word and by the upstream's.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
 //! The demo: real orders through the example sagas against a small real upstream, with the runner killed in the
-//! middle, and a table of what became of each order.
+//! middle, and a table of the outcome of each order.
 
 pub mod audit;
 mod orders;

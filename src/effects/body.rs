@@ -1,6 +1,6 @@
 //! From the bytes of an answer to the value that expressions read as its body.
 
-use crate::kernel::json::{Json, LargeIntegers};
+use crate::kernel::json::{Json, JsonError, LargeIntegers};
 
 /// What an answer says of its own form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,11 +27,16 @@ impl Form {
     }
 }
 
+/// A body that calls itself JSON and is something else, or is too deep.
+#[derive(Debug, thiserror::Error)]
+#[error("the answer cannot be read: {0}")]
+pub struct Unreadable(JsonError);
+
 /// The value of a body: null for an empty one. Integers that need more than 64 bits are text, digit by digit.
 ///
 /// # Errors
-/// A sentence where the body calls itself JSON and cannot be read as such.
-pub fn value(bytes: &[u8], form: Form, depth_max: usize) -> Result<Json<'_>, String> {
+/// [`Unreadable`] where the body calls itself JSON and cannot be read as such.
+pub fn value(bytes: &[u8], form: Form, depth_max: usize) -> Result<Json<'_>, Unreadable> {
     const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
     let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
     if bytes.is_empty() {
@@ -39,7 +44,7 @@ pub fn value(bytes: &[u8], form: Form, depth_max: usize) -> Result<Json<'_>, Str
     }
     match (Json::parse_with(bytes, depth_max, LargeIntegers::Text), form) {
         (Ok(value), _) => Ok(value),
-        (Err(error), Form::Json) => Err(format!("the answer cannot be read: {error}")),
+        (Err(error), Form::Json) => Err(Unreadable(error)),
         (Err(_), Form::Any) => Ok(text(bytes)),
     }
 }

@@ -15,6 +15,7 @@ mod nats;
 pub mod network;
 mod origin;
 mod providers;
+pub mod refusal;
 pub mod registry;
 mod rendering;
 #[cfg(feature = "effect-smtp")]
@@ -27,6 +28,7 @@ mod transform;
 
 pub use network::{Resolve, SystemResolver};
 pub use providers::BuiltIn;
+pub use refusal::ProviderError;
 pub use registry::Registry;
 // Whoever speaks of effects speaks of their worker.
 pub use crate::breakers::Breakers;

@@ -2,7 +2,7 @@
 
 use reqwest::Url;
 
-use crate::kernel::expr::{Budget, Root, Scope, Template, TextPart};
+use crate::kernel::expr::{Budget, EvalError, Root, Scope, Template, TextPart};
 use crate::kernel::json::Json;
 
 /// Scheme, host and port that all calls of an effect go to, known before any command is.
@@ -23,12 +23,21 @@ impl std::fmt::Display for Origin {
     }
 }
 
+/// Why a URL template has no fixed origin.
+#[derive(Debug, thiserror::Error)]
+pub enum OriginError {
+    #[error("url must begin with a fixed host or an upstream: {0}")]
+    NotFixed(#[from] EvalError),
+    #[error("url begins with {0:?}, which is not http://host or https://host")]
+    NotHttp(String),
+}
+
 impl Origin {
     /// The origin that a URL template begins with, from its literal text or a base URL of the manifest.
     ///
     /// # Errors
-    /// A sentence, where the host would depend on a command.
-    pub fn of(template: &Template, upstreams: &Json<'static>, steps: u64) -> Result<Self, String> {
+    /// [`OriginError`] where the host would depend on a command, or is not one of HTTP.
+    pub fn of(template: &Template, upstreams: &Json<'static>, steps: u64) -> Result<Self, OriginError> {
         let scope = Scope::default().bind(Root::Upstreams, upstreams);
         let head = match template {
             Template::Text(parts) => match parts.first() {
@@ -40,12 +49,11 @@ impl Origin {
             },
             whole => whole.render_text(&scope, &mut Budget { steps }),
         };
-        let head =
-            head.map_err(|error| format!("url must begin with a fixed host or an upstream: {error}"))?;
+        let head = head?;
         Url::parse(&head)
             .ok()
             .and_then(|url| Self::of_url(&url))
-            .ok_or_else(|| format!("url begins with {head:?}, which is not http://host or https://host"))
+            .ok_or(OriginError::NotHttp(head))
     }
 
     /// `None` for what is not http or https.

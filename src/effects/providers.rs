@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::environment::Environment;
 use super::network::{Resolve, SystemResolver};
 use super::provider::{Provider, Providers};
+use super::refusal::ProviderError;
 use super::registry::Registry;
 use super::settings::Settings;
 use super::transform::Transform;
@@ -55,7 +56,7 @@ impl Providers for BuiltIn {
         let environment = Arc::new(self.environment(spec));
         let of = |definition| {
             of(definition, &environment, &spec.settings, &self.registry)
-                .map_err(|reason| WorkerError::of(definition, reason))
+                .map_err(|error| WorkerError::of(definition, error.to_string()))
         };
         spec.effects.iter().map(of).collect()
     }
@@ -64,13 +65,13 @@ impl Providers for BuiltIn {
 /// The provider of one effect.
 ///
 /// # Errors
-/// A sentence that says what in the definition or the environment makes none.
+/// [`ProviderError`] where the definition or the environment makes none.
 pub fn of(
     definition: &Arc<EffectDefinition>,
     environment: &Arc<Environment>,
     settings: &Settings,
     registry: &Registry,
-) -> Result<Arc<dyn Provider>, String> {
+) -> Result<Arc<dyn Provider>, ProviderError> {
     match &definition.provider {
         #[cfg(feature = "effect-http")]
         ProviderDefinition::Http(call) => {
@@ -103,12 +104,9 @@ pub fn of(
             environment: Arc::clone(environment),
         })),
         ProviderDefinition::Custom(call) => registry.provider(definition, call, environment, settings),
-        ProviderDefinition::External => Err("workers that are not saga-runner carry it out".to_owned()),
+        ProviderDefinition::External => Err(ProviderError::External),
         // The loader has refused such a definition.
         #[allow(unreachable_patterns)]
-        other => Err(format!(
-            "the runner is built without the feature {:?}",
-            other.absent_feature().unwrap_or_default()
-        )),
+        other => Err(ProviderError::Feature(other.absent_feature().unwrap_or_default())),
     }
 }

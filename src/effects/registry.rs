@@ -9,8 +9,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
+use super::certainty::SideEffects;
 use super::environment::Environment;
 use super::provider::{CallContext, CallFailure, CallOutcome, Provider};
+use super::refusal::ProviderError;
 use super::rendering::Rendering;
 use super::settings::Settings;
 use crate::kernel::definition::EffectDefinition;
@@ -51,20 +53,15 @@ impl Registry {
         call: &CustomCall,
         environment: &Arc<Environment>,
         settings: &Settings,
-    ) -> Result<Arc<dyn Provider>, String> {
+    ) -> Result<Arc<dyn Provider>, ProviderError> {
         let name = &call.provider;
-        let factory = self.factories.get(name).ok_or_else(|| {
-            let known: Vec<_> = self.factories.keys().map(String::as_str).collect();
-            match &known[..] {
-                [] => format!("provider {name:?} is not known; this runner has no providers of its own"),
-                known => format!(
-                    "provider {name:?} is not known; this runner has {}",
-                    known.join(", ")
-                ),
-            }
+        let factory = self.factories.get(name);
+        let factory = factory.ok_or_else(|| ProviderError::Unknown {
+            name: name.clone(),
+            known: self.factories.keys().cloned().collect(),
         })?;
         Ok(Arc::new(Custom {
-            provider: factory(definition)?,
+            provider: factory(definition).map_err(ProviderError::Custom)?,
             definition: Arc::clone(definition),
             environment: Arc::clone(environment),
             expression_steps: settings.expression_steps,
@@ -120,8 +117,8 @@ impl Provider for Custom {
         }
     }
 
-    fn is_safe(&self) -> bool {
-        self.provider.is_safe()
+    fn side_effects(&self) -> SideEffects {
+        self.provider.side_effects()
     }
 
     fn upstream(&self) -> Option<String> {

@@ -1,6 +1,6 @@
 //! From the templates of a definition to the parts of one call, and from its answer to an outcome.
 
-use super::certainty::{Ending, Said};
+use super::certainty::{Ending, Said, SideEffects};
 use super::environment::Environment;
 use super::mask::Mask;
 use super::provider::{CallContext, CallFailure, CallOutcome};
@@ -111,15 +111,15 @@ impl<'a> Verdict<'a> {
 
     /// What an answer means: the definition's own rules first, then `built_in`, the failure that the answer is without
     /// them, `None` for a success.
-    pub fn outcome(&mut self, is_safe: bool, built_in: Option<CallFailure>) -> CallOutcome {
+    pub fn outcome(&mut self, side_effects: SideEffects, built_in: Option<CallFailure>) -> CallOutcome {
         let failure = match (self.rule(), built_in) {
             (None, None) => return self.result(),
             (Some(rule), _) if rule.class == SUCCEEDED => return self.result(),
             (None, Some(failure)) => failure,
-            (Some(rule), Some(failure)) => failure.ruled(rule, is_safe),
+            (Some(rule), Some(failure)) => failure.ruled(rule, side_effects),
             (Some(rule), None) => {
                 let message = format!("the answer is classified as {}", rule.class);
-                CallFailure::of(Ending::Said(Said::Refused), is_safe, message).ruled(rule, is_safe)
+                CallFailure::of(Ending::Said(Said::Refused), side_effects, message).ruled(rule, side_effects)
             }
         };
         CallOutcome::Failed(self.redacted(failure))

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
+use super::certainty::SideEffects;
 use super::environment::Environment;
 use super::provider::{CallContext, CallFailure, CallOutcome, Provider};
 use crate::kernel::definition::EffectDefinition;
@@ -45,8 +46,8 @@ impl Provider for Transform {
         self.render(call)
     }
 
-    fn is_safe(&self) -> bool {
-        true
+    fn side_effects(&self) -> SideEffects {
+        SideEffects::None
     }
 
     fn upstream(&self) -> Option<String> {

@@ -2,7 +2,7 @@
 
 use reqwest::Url;
 use reqwest::header::HeaderName;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::nats::SubjectPattern;
 use crate::clients::UpstreamTlsFiles;
@@ -10,7 +10,7 @@ use crate::kernel::duration::Millis;
 use crate::kernel::subject::Tenancy;
 
 /// The gateway: exactly one of `url`, `grpc` and `nats` says where it is.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
     /// HTTP: the URL that takes a SubmitCommand request as JSON.

@@ -1,6 +1,5 @@
 //! Changes of streams and queues, each in a transaction of its own.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::ports::broker::{BrokerError, QueueSpec, StreamSpec, StreamState};
@@ -267,23 +266,23 @@ impl Writer {
         }
         let txn = self.env.write()?;
         let tables = env::stream_tables(&txn, stream.id)?;
-        let mut cursor = txn.cursor(&tables.messages)?;
+        let mut cursor = txn.cursor(tables.messages)?;
         let mut total_before = 0;
         let mut next = first;
-        let mut row = cursor.first::<Cow<'_, [u8]>, Cow<'_, [u8]>>()?;
+        let mut row = cursor.first()?;
         for _ in 0..TRIM_ROWS {
             let Some((key, value)) = row else { break };
             let sequence = env::sequence_of(&key)?;
             if sequence >= keep {
                 break;
             }
-            let entry = record::Entry::read_row(sequence, &value)
+            let entry = record::Entry::read_row(sequence, value)
                 .map_err(|error| env::StoreError::Damaged(format!("stream {}: {error}", stream.name())))?;
-            let newest: Option<[u8; 8]> = txn.get(&tables.subjects, entry.subject())?;
-            if newest == Some(sequence.to_be_bytes()) {
-                txn.del(&tables.subjects, entry.subject(), None)?;
+            let newest = txn.get(tables.subjects, entry.subject())?;
+            if newest.is_some_and(|newest| newest == sequence.to_be_bytes()) {
+                txn.delete(tables.subjects, entry.subject())?;
             }
-            cursor.del(libmdbx::WriteFlags::empty())?;
+            cursor.delete()?;
             total_before = entry.total;
             next = sequence + 1;
             row = cursor.first()?;

@@ -12,20 +12,15 @@
 //! Numbers in keys are big-endian. Rows about streams, queues and entries end with a CRC32C.
 //! That a bucket exists is the number `bucket.<name>` of `meta`.
 
-use std::borrow::Cow;
-use std::fs;
 use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use libmdbx::{
-    Database, DatabaseOptions, Mode, NoWriteMap, PageSize, RO, RW, ReadWriteOptions, SyncMode, Table,
-    TableFlags, Transaction, TransactionKind, WriteFlags,
-};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::settings::Settings;
+use crate::mdbx::opening::{self as mdbx, Bounds, File, Meaning, Refusal};
+use crate::mdbx::raw::{Handle, Put, Read, Transaction, Write};
 
 /// Rises with every change of the stored form that an older program could misread.
 const FORMAT: u64 = 1;
@@ -37,13 +32,9 @@ const ENTRIES: &str = "entries";
 const TABLES: u64 = 4;
 /// More than the threads that the runtime lends for blocking reads.
 const READERS_MAX: u32 = 1_024;
-const PAGE_BYTES: usize = 4_096;
-/// With larger steps a nearly full disk refuses to grow the file although there is room.
-const GROWTH_BYTES: isize = 16 << 20;
-const SHRINK_BYTES: isize = 64 << 20;
 
-pub(super) type Rw<'env> = Transaction<'env, RW, NoWriteMap>;
-pub(super) type Ro<'env> = Transaction<'env, RO, NoWriteMap>;
+pub(super) type Rw<'env> = Transaction<'env, Write>;
+pub(super) type Ro<'env> = Transaction<'env, Read>;
 
 /// Why the broker's folder cannot be opened. The codes are those of the runner's other stored data, whose pages
 /// say what to do.
@@ -54,7 +45,7 @@ pub enum OpenError {
     #[error("{}: in use by another process; stop it: a shard has one owner [SR0201]", path.display())]
     Locked { path: PathBuf },
     #[error("{}: cannot open the broker store: {source} [SR0208]", path.display())]
-    Store { path: PathBuf, source: libmdbx::Error },
+    Store { path: PathBuf, source: mdbx::Error },
     #[error(
         "{}: has format {found}, this binary reads up to {FORMAT}; use a newer saga-runner [SR0203]",
         path.display()
@@ -70,7 +61,7 @@ pub enum OpenError {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StoreError {
     #[error("broker store: {0}")]
-    Mdbx(#[from] libmdbx::Error),
+    Mdbx(#[from] mdbx::Error),
     #[error("broker store: {0}")]
     Damaged(String),
 }
@@ -78,15 +69,7 @@ pub(super) enum StoreError {
 impl StoreError {
     /// Whether room is all that is missing.
     pub fn is_full(&self) -> bool {
-        use libmdbx::Error as Mdbx;
-        const NO_SPACE: i32 = 28;
-        const QUOTA: i32 = 122;
-        matches!(
-            self,
-            Self::Mdbx(
-                Mdbx::MapFull | Mdbx::UnableExtendMapsize | Mdbx::TxnFull | Mdbx::Other(NO_SPACE | QUOTA)
-            )
-        )
+        matches!(self, Self::Mdbx(error) if mdbx::meaning(error) == Meaning::Full)
     }
 }
 
@@ -120,43 +103,28 @@ pub(super) struct EntryRow {
 }
 
 /// The two tables of one stream, for one transaction.
-pub(super) struct StreamTables<'txn> {
-    pub messages: Table<'txn>,
-    pub subjects: Table<'txn>,
+pub(super) struct StreamTables {
+    pub messages: Handle,
+    pub subjects: Handle,
 }
 
 pub(super) struct Env {
-    db: Database<NoWriteMap>,
+    db: File,
 }
 
 impl Env {
     pub fn open(dir: &Path, settings: &Settings) -> Result<Self, OpenError> {
-        // Payloads are nobody else's business.
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(dir)
-            .map_err(|source| OpenError::Folder {
-                path: dir.to_owned(),
-                source,
-            })?;
-        let max_size = isize::try_from(settings.file_bytes_max).unwrap_or(isize::MAX);
-        let options = DatabaseOptions {
-            permissions: Some(0o600),
-            max_readers: Some(READERS_MAX),
-            max_tables: Some(TABLES + 2 * u64::from(settings.streams_max)),
-            page_size: Some(PageSize::Set(PAGE_BYTES)),
-            exclusive: true,
-            mode: Mode::ReadWrite(ReadWriteOptions {
-                sync_mode: SyncMode::Durable,
-                min_size: Some(GROWTH_BYTES.min(max_size)),
-                max_size: Some(max_size),
-                growth_step: Some(GROWTH_BYTES),
-                shrink_threshold: Some(SHRINK_BYTES),
-            }),
-            ..DatabaseOptions::default()
+        let bounds = Bounds {
+            bytes_max: settings.file_bytes_max,
+            tables_max: TABLES + 2 * u64::from(settings.streams_max),
+            readers_max: READERS_MAX,
         };
-        let db = Database::open_with_options(dir, options).map_err(|source| refused(dir, source))?;
+        let path = || dir.to_owned();
+        let db = mdbx::open(dir, bounds).map_err(|refusal| match refusal {
+            Refusal::Folder(source) => OpenError::Folder { path: path(), source },
+            Refusal::Locked => OpenError::Locked { path: path() },
+            Refusal::Store(source) => refused(dir, source),
+        })?;
         let env = Self { db };
         let failed = |error: StoreError| match error {
             StoreError::Mdbx(source) => refused(dir, source),
@@ -178,7 +146,7 @@ impl Env {
     fn prepare(&self) -> Result<u64, StoreError> {
         let txn = self.write()?;
         for name in [META, STREAMS, QUEUES, ENTRIES] {
-            txn.create_table(Some(name), TableFlags::empty())?;
+            txn.made_table(name)?;
         }
         let format = meta(&txn, "format")?.unwrap_or(FORMAT);
         if format != FORMAT {
@@ -196,140 +164,114 @@ impl Env {
     }
 
     pub fn write(&self) -> Result<Rw<'_>, StoreError> {
-        Ok(self.db.begin_rw_txn()?)
+        Ok(Transaction::begin(&self.db)?)
     }
 
     pub fn read(&self) -> Result<Ro<'_>, StoreError> {
-        Ok(self.db.begin_ro_txn()?)
+        Ok(Transaction::begin(&self.db)?)
     }
 }
 
-fn refused(dir: &Path, source: libmdbx::Error) -> OpenError {
-    const AGAIN: i32 = 11;
-    match source {
-        libmdbx::Error::Busy | libmdbx::Error::Other(AGAIN) => OpenError::Locked { path: dir.to_owned() },
-        libmdbx::Error::Corrupted
-        | libmdbx::Error::Invalid
-        | libmdbx::Error::PageNotFound
-        | libmdbx::Error::VersionMismatch => OpenError::Damaged {
-            path: dir.to_owned(),
+fn refused(dir: &Path, source: mdbx::Error) -> OpenError {
+    let path = dir.to_owned();
+    match mdbx::meaning(&source) {
+        Meaning::Corrupt => OpenError::Damaged {
+            path,
             what: source.to_string(),
         },
-        source => OpenError::Store {
-            path: dir.to_owned(),
-            source,
-        },
+        Meaning::Full | Meaning::Other => OpenError::Store { path, source },
     }
 }
 
-pub(super) fn meta<K: TransactionKind>(
-    txn: &Transaction<'_, K, NoWriteMap>,
-    name: &str,
-) -> Result<Option<u64>, StoreError> {
-    let table = txn.open_table(Some(META))?;
-    let value: Option<[u8; 8]> = txn.get(&table, name)?;
-    Ok(value.map(u64::from_be_bytes))
+pub(super) fn meta<K>(txn: &Transaction<'_, K>, name: &str) -> Result<Option<u64>, StoreError> {
+    let Some(value) = txn.get(txn.table(META)?, name.as_bytes())? else {
+        return Ok(None);
+    };
+    let value = value.as_slice().try_into();
+    let value = value.map_err(|_| StoreError::Damaged(format!("number {name} has the wrong length")))?;
+    Ok(Some(u64::from_be_bytes(value)))
 }
 
 pub(super) fn set_meta(txn: &Rw<'_>, name: &str, value: u64) -> Result<(), StoreError> {
-    let table = txn.open_table(Some(META))?;
-    txn.put(&table, name, value.to_be_bytes(), WriteFlags::UPSERT)?;
-    Ok(())
+    let table = txn.table(META)?;
+    Ok(txn.put(table, name.as_bytes(), &value.to_be_bytes(), Put::Upsert)?)
 }
 
-pub(super) fn streams<K: TransactionKind>(
-    txn: &Transaction<'_, K, NoWriteMap>,
-) -> Result<Vec<(String, StreamRow)>, StoreError> {
-    let table = txn.open_table(Some(STREAMS))?;
+pub(super) fn streams<K>(txn: &Transaction<'_, K>) -> Result<Vec<(String, StreamRow)>, StoreError> {
+    let mut cursor = txn.cursor(txn.table(STREAMS)?)?;
     let mut all = Vec::new();
-    for row in txn.cursor(&table)? {
-        let (name, value) = row?;
+    let mut next = cursor.first()?;
+    while let Some((name, value)) = next {
         let name = String::from_utf8_lossy(&name).into_owned();
         let row = open_seal(&value).ok_or_else(|| StoreError::Damaged(format!("row of stream {name}")))?;
         all.push((name, row));
+        next = cursor.next()?;
     }
     Ok(all)
 }
 
 pub(super) fn put_stream(txn: &Rw<'_>, name: &str, row: &StreamRow) -> Result<(), StoreError> {
-    let table = txn.open_table(Some(STREAMS))?;
-    txn.put(&table, name, sealed(row), WriteFlags::UPSERT)?;
-    Ok(())
+    let table = txn.table(STREAMS)?;
+    Ok(txn.put(table, name.as_bytes(), &sealed(row), Put::Upsert)?)
 }
 
 /// Opens the tables of a stream, which exist since [`create_stream_tables`].
-pub(super) fn stream_tables<'txn, K: TransactionKind>(
-    txn: &'txn Transaction<'_, K, NoWriteMap>,
-    id: u32,
-) -> Result<StreamTables<'txn>, StoreError> {
+pub(super) fn stream_tables<K>(txn: &Transaction<'_, K>, id: u32) -> Result<StreamTables, StoreError> {
     Ok(StreamTables {
-        messages: txn.open_table(Some(&format!("messages.{id}")))?,
-        subjects: txn.open_table(Some(&format!("subjects.{id}")))?,
+        messages: txn.table(&format!("messages.{id}"))?,
+        subjects: txn.table(&format!("subjects.{id}"))?,
     })
 }
 
-pub(super) fn create_stream_tables<'txn>(
-    txn: &'txn Rw<'_>,
-    id: u32,
-) -> Result<StreamTables<'txn>, StoreError> {
-    let flags = TableFlags::empty();
+pub(super) fn create_stream_tables(txn: &Rw<'_>, id: u32) -> Result<StreamTables, StoreError> {
     Ok(StreamTables {
-        messages: txn.create_table(Some(&format!("messages.{id}")), flags)?,
-        subjects: txn.create_table(Some(&format!("subjects.{id}")), flags)?,
+        messages: txn.made_table(&format!("messages.{id}"))?,
+        subjects: txn.made_table(&format!("subjects.{id}"))?,
     })
 }
 
 /// Removes a stream with its messages and queues. Its empty tables wait for the next stream of that id.
 pub(super) fn delete_stream(txn: &Rw<'_>, name: &str, id: u32) -> Result<(), StoreError> {
     let tables = stream_tables(txn, id)?;
-    txn.clear_table(&tables.messages)?;
-    txn.clear_table(&tables.subjects)?;
+    txn.clear(tables.messages)?;
+    txn.clear(tables.subjects)?;
     for (durable, _) in queues(txn, id)? {
-        let table = txn.open_table(Some(QUEUES))?;
-        txn.del(&table, queue_key(id, &durable), None)?;
+        txn.delete(txn.table(QUEUES)?, &queue_key(id, &durable))?;
     }
-    let table = txn.open_table(Some(STREAMS))?;
-    txn.del(&table, name, None)?;
+    txn.delete(txn.table(STREAMS)?, name.as_bytes())?;
     Ok(())
 }
 
-pub(super) fn queues<K: TransactionKind>(
-    txn: &Transaction<'_, K, NoWriteMap>,
+pub(super) fn queues<K>(
+    txn: &Transaction<'_, K>,
     stream: u32,
 ) -> Result<Vec<(String, QueueRow)>, StoreError> {
-    let table = txn.open_table(Some(QUEUES))?;
+    let mut cursor = txn.cursor(txn.table(QUEUES)?)?;
     let mut all = Vec::new();
-    let mut cursor = txn.cursor(&table)?;
-    for row in cursor.iter_from::<Cow<'_, [u8]>, Cow<'_, [u8]>>(&stream.to_be_bytes()) {
-        let (key, value) = row?;
+    let mut next = cursor.at_or_behind(&stream.to_be_bytes())?;
+    while let Some((key, value)) = next {
         let Some(durable) = key.strip_prefix(&stream.to_be_bytes()) else {
             break;
         };
         let durable = String::from_utf8_lossy(durable).into_owned();
         let row = open_seal(&value).ok_or_else(|| StoreError::Damaged(format!("row of queue {durable}")))?;
         all.push((durable, row));
+        next = cursor.next()?;
     }
     Ok(all)
 }
 
 pub(super) fn put_queue(txn: &Rw<'_>, stream: u32, durable: &str, row: &QueueRow) -> Result<(), StoreError> {
-    let table = txn.open_table(Some(QUEUES))?;
-    txn.put(
-        &table,
-        queue_key(stream, durable),
-        sealed(row),
-        WriteFlags::UPSERT,
-    )?;
-    Ok(())
+    let table = txn.table(QUEUES)?;
+    Ok(txn.put(table, &queue_key(stream, durable), &sealed(row), Put::Upsert)?)
 }
 
-pub(super) fn entry<K: TransactionKind>(
-    txn: &Transaction<'_, K, NoWriteMap>,
+pub(super) fn entry<K>(
+    txn: &Transaction<'_, K>,
     bucket: &str,
     key: &str,
 ) -> Result<Option<EntryRow>, StoreError> {
-    let table = txn.open_table(Some(ENTRIES))?;
-    let found: Option<Vec<u8>> = txn.get(&table, entry_key(bucket, key))?;
+    let found = txn.get(txn.table(ENTRIES)?, &entry_key(bucket, key))?;
     found
         .map(|bytes| {
             open_seal(&bytes).ok_or_else(|| StoreError::Damaged(format!("entry {key} of bucket {bucket}")))
@@ -338,9 +280,8 @@ pub(super) fn entry<K: TransactionKind>(
 }
 
 pub(super) fn put_entry(txn: &Rw<'_>, bucket: &str, key: &str, row: &EntryRow) -> Result<(), StoreError> {
-    let table = txn.open_table(Some(ENTRIES))?;
-    txn.put(&table, entry_key(bucket, key), sealed(row), WriteFlags::UPSERT)?;
-    Ok(())
+    let table = txn.table(ENTRIES)?;
+    Ok(txn.put(table, &entry_key(bucket, key), &sealed(row), Put::Upsert)?)
 }
 
 /// The name of a bucket has no dot.

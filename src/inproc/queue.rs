@@ -288,7 +288,7 @@ impl QueueShared {
         Ok(())
     }
 
-    /// Begins the wait for an answer anew.
+    /// Begins the wait for an answer again.
     pub fn extend(&self, sequence: u64, delivered: u64) -> Result<(), BrokerError> {
         let mut state = self.answerable()?;
         let due = self.clock.monotonic().saturating_add(state.ack_wait);

@@ -3,7 +3,6 @@
 //! The tail is only ever extended behind a commit, so whoever reads it reads what is durable. Older messages
 //! come from the store in pages.
 
-use std::borrow::Cow;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -17,13 +16,12 @@ use super::filter::Filter;
 use super::record::{self, Entry};
 use super::settings::Settings;
 use super::window::{IdHash, Window};
+use crate::mdbx::raw::Row;
 
 /// Rows that one page looks at.
 const PAGE_ROWS_MAX: usize = 4_096;
 /// Bytes that one page brings into memory.
 const PAGE_BYTES_MAX: usize = 1 << 20;
-
-type Row<'txn> = (Cow<'txn, [u8]>, Cow<'txn, [u8]>);
 
 pub(super) struct Stream {
     pub id: u32,
@@ -159,10 +157,10 @@ impl Stream {
             .map_err(|what| StoreError::Damaged(format!("stream {name}: {what}")))?;
         let txn = env.read()?;
         let tables = env::stream_tables(&txn, row.id)?;
-        let mut cursor = txn.cursor(&tables.messages)?;
+        let mut cursor = txn.cursor(tables.messages)?;
         let damaged = |error: record::Damaged| StoreError::Damaged(format!("stream {name}: {error}"));
-        let read = |row: Option<Row<'_>>| match row {
-            Some((key, value)) => Entry::read_row(env::sequence_of(&key)?, &value)
+        let read = |row: Option<Row>| match row {
+            Some((key, value)) => Entry::read_row(env::sequence_of(&key)?, value)
                 .map(Some)
                 .map_err(damaged),
             None => Ok(None),
@@ -208,10 +206,10 @@ impl Stream {
         let tables = env::stream_tables(&txn, self.id)?;
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
         let mut found = Vec::new();
-        let cursor = txn.cursor(&tables.messages)?;
-        for row in cursor.into_iter_back_start::<Cow<'_, [u8]>, Cow<'_, [u8]>>() {
-            let (key, value) = row?;
-            let entry = Entry::read_row(env::sequence_of(&key)?, &value)
+        let mut cursor = txn.cursor(tables.messages)?;
+        let mut next = cursor.last()?;
+        while let Some((key, value)) = next {
+            let entry = Entry::read_row(env::sequence_of(&key)?, value)
                 .map_err(|error| StoreError::Damaged(format!("stream {}: {error}", self.identity.name)))?;
             if !window.reaches(entry.time, now) || found.len() >= ids_max {
                 break;
@@ -219,6 +217,7 @@ impl Stream {
             if !entry.id().is_empty() {
                 found.push((IdHash::of(entry.id()), entry.sequence, entry.time));
             }
+            next = cursor.previous()?;
         }
         for (id, sequence, time) in found.into_iter().rev() {
             window.remember(id, sequence, time);
@@ -304,27 +303,32 @@ impl Stream {
     ) -> Result<Page, StoreError> {
         let txn = env.read()?;
         let tables = env::stream_tables(&txn, self.id)?;
-        let mut cursor = txn.cursor(&tables.messages)?;
+        let mut cursor = txn.cursor(tables.messages)?;
         let mut page = Page {
             entries: Vec::new(),
             next: from,
         };
         let mut bytes = 0;
-        let rows = cursor.iter_from::<Cow<'_, [u8]>, Cow<'_, [u8]>>(&from.to_be_bytes());
-        for (n, row) in rows.enumerate() {
-            let (key, value) = row?;
+        let mut rows = 0;
+        let mut found = cursor.at_or_behind(&from.to_be_bytes())?;
+        while let Some((key, value)) = found {
             let sequence = env::sequence_of(&key)?;
-            if sequence > last || n >= PAGE_ROWS_MAX || page.entries.len() >= count || bytes >= PAGE_BYTES_MAX
+            if sequence > last
+                || rows >= PAGE_ROWS_MAX
+                || page.entries.len() >= count
+                || bytes >= PAGE_BYTES_MAX
             {
                 return Ok(page);
             }
-            let entry = Entry::read_row(sequence, &value)
+            let entry = Entry::read_row(sequence, value)
                 .map_err(|error| StoreError::Damaged(format!("stream {}: {error}", self.name())))?;
             page.next = sequence + 1;
             if filters.iter().any(|filter| filter.matches(entry.subject())) {
                 bytes += entry.body.len();
                 page.entries.push(entry);
             }
+            rows += 1;
+            found = cursor.next()?;
         }
         page.next = page.next.max(last + 1);
         Ok(page)
@@ -357,7 +361,7 @@ impl Stream {
     pub fn last_by_subject(&self, env: &Env, subject: &str) -> Result<Option<StoredMessage>, StoreError> {
         let txn = env.read()?;
         let tables = env::stream_tables(&txn, self.id)?;
-        let Some(key) = txn.get::<Cow<'_, [u8]>>(&tables.subjects, subject)? else {
+        let Some(key) = txn.get(tables.subjects, subject.as_bytes())? else {
             return Ok(None);
         };
         let sequence = env::sequence_of(&key)?;
@@ -379,13 +383,13 @@ impl Stream {
     fn stored(
         &self,
         txn: &env::Ro<'_>,
-        tables: &env::StreamTables<'_>,
+        tables: &env::StreamTables,
         sequence: u64,
     ) -> Result<Option<Entry>, StoreError> {
-        let Some(row) = txn.get::<Cow<'_, [u8]>>(&tables.messages, sequence.to_be_bytes())? else {
+        let Some(row) = txn.get(tables.messages, &sequence.to_be_bytes())? else {
             return Ok(None);
         };
-        Entry::read_row(sequence, &row)
+        Entry::read_row(sequence, row)
             .map(Some)
             .map_err(|error| StoreError::Damaged(format!("stream {}: {error}", self.name())))
     }

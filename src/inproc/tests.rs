@@ -38,7 +38,7 @@ impl Clock for SetClock {
     }
 }
 
-/// A broker's folder, and a broker that can be ended and begun anew.
+/// A broker's folder, and a broker that can be ended and begun again.
 struct Place {
     dir: TempDir,
     settings: Settings,

@@ -61,7 +61,7 @@ impl Window {
         self.order.push_back((time, id));
     }
 
-    /// Takes back the newest `count` ids, whose messages were not stored after all.
+    /// Removes the newest `count` ids, whose messages were not stored after all.
     pub fn take_back(&mut self, count: usize) {
         for _ in 0..count {
             if let Some((_, id)) = self.order.pop_back() {

@@ -8,7 +8,6 @@ use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use libmdbx::WriteFlags;
 use tracing::{error, warn};
 
 use crate::ports::broker::{BrokerError, PublishAck, PublishError};
@@ -21,6 +20,8 @@ use super::record::Entry;
 use super::registry::Registry;
 use super::settings::Settings;
 use super::stream::Stream;
+use crate::mdbx::opening::Error;
+use crate::mdbx::raw::Put;
 
 pub(super) struct Writer {
     pub(super) env: Arc<Env>,
@@ -195,7 +196,7 @@ impl Writer {
     fn write_batch(&mut self, jobs: &[Job], extensions: &mut Vec<Extension>) -> Result<Vec<Outcome>, Failed> {
         let env = Arc::clone(&self.env);
         let txn = env.write()?;
-        let mut tables: Vec<StreamTables<'_>> = Vec::new();
+        let mut tables: Vec<StreamTables> = Vec::new();
         let mut outcomes = Vec::with_capacity(jobs.len());
         for job in jobs {
             let known = extensions
@@ -217,7 +218,7 @@ impl Writer {
         }
         let floors = self.write_floors(&txn)?;
         match txn.commit() {
-            Ok(_) => {
+            Ok(()) => {
                 floors.stored();
                 Ok(outcomes)
             }
@@ -245,7 +246,7 @@ impl Writer {
     fn write_job(
         &self,
         txn: &env::Rw<'_>,
-        tables: &StreamTables<'_>,
+        tables: &StreamTables,
         extension: &mut Extension,
         job: &Job,
     ) -> Result<Outcome, Failed> {
@@ -271,24 +272,19 @@ impl Writer {
             window.remember(id, sequence, now);
             extension.ids += 1;
         }
-        let flags = match job.expected {
-            Expected::FirstOnSubject => WriteFlags::NO_OVERWRITE,
-            Expected::Nothing | Expected::Id(_) => WriteFlags::UPSERT,
-        };
         let subject = super::record::subject(&job.body.bytes);
-        match txn.put(&tables.subjects, subject, sequence.to_be_bytes(), flags) {
-            Ok(()) => {}
-            Err(libmdbx::Error::KeyExist) => return Ok(Err(PublishError::AlreadyThere)),
-            Err(error) => return Err(error.into()),
+        let key = sequence.to_be_bytes();
+        match job.expected {
+            Expected::FirstOnSubject => {
+                if !txn.insert(tables.subjects, subject, &key)? {
+                    return Ok(Err(PublishError::AlreadyThere));
+                }
+            }
+            Expected::Nothing | Expected::Id(_) => txn.put(tables.subjects, subject, &key, Put::Upsert)?,
         }
         let total = extension.total + size;
-        txn.put_with(
-            &tables.messages,
-            sequence.to_be_bytes(),
-            job.body.row_len(),
-            WriteFlags::APPEND,
-            |row| job.body.write_row(row, sequence, now, total),
-        )?;
+        let head = job.body.row_head(sequence, now, total);
+        txn.put_parts(tables.messages, &key, [&head, &job.body.bytes], Put::Append)?;
         extension.last = sequence;
         extension.total = total;
         extension.stored_bytes += size;
@@ -339,7 +335,7 @@ impl Writer {
         let txn = env.write()?;
         let floors = self.write_all_floors(&txn)?;
         match txn.commit() {
-            Ok(_) => {
+            Ok(()) => {
                 floors.stored();
                 Ok(())
             }
@@ -389,7 +385,7 @@ pub(super) fn no_stream(name: &str) -> PublishError {
 }
 
 /// Running out of room is found before anything is final; any other failure leaves open what the disk holds.
-pub(super) fn commit_failed(error: libmdbx::Error) -> Failed {
+pub(super) fn commit_failed(error: Error) -> Failed {
     let error = StoreError::from(error);
     if error.is_full() {
         Failed::Before(error)

@@ -1,29 +1,28 @@
 //! One MDBX environment: opened exclusively, durable commits, named tables, values with checksums.
 
-use std::marker::PhantomData;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use libmdbx::{
-    Database, DatabaseOptions, Mode, NoWriteMap, PageSize, ReadWriteOptions, SyncMode, TableFlags,
-};
+use libmdbx::TableFlags;
 
 use saga_runner_partition::storage::{
     ReadRows, ReadWork, Snapshots, StorageError, TableIndex, Take, Transactions, Undone, WriteRows, WriteWork,
 };
 
 use super::from_mdbx;
-use super::raw::{Access, Cursor, Handle, Put, Transaction};
+use super::opening::{self, Bounds, Error, File, Refusal};
+use super::raw::{Cursor, Handle, Put, Read, Transaction, Write};
 
 /// Bytes of the checksum behind every value.
 const CHECKSUM_BYTES: usize = 4;
 /// Readers at the same time.
 const READERS_MAX: u32 = 126;
+const TABLES_MAX: u64 = 32;
 
 /// An open environment.
 #[derive(Debug)]
 pub struct Environment {
-    database: Database<NoWriteMap>,
+    database: File,
     tables: &'static [&'static str],
     handles: Vec<Handle>,
     /// Held while a transaction writes.
@@ -36,26 +35,15 @@ impl Environment {
     /// # Errors
     /// [`StorageError::Locked`] where any process (this one included) has it open.
     pub fn open(dir: &Path, tables: &'static [&'static str], max_bytes: u64) -> Result<Self, StorageError> {
-        create_private(dir)?;
-        let options = DatabaseOptions {
-            permissions: Some(0o600),
-            max_readers: Some(READERS_MAX),
-            max_tables: Some(32),
-            page_size: Some(PageSize::Set(4096)),
-            exclusive: true,
-            mode: Mode::ReadWrite(ReadWriteOptions {
-                sync_mode: SyncMode::Durable,
-                min_size: Some(16 << 20),
-                max_size: Some(isize::try_from(max_bytes).unwrap_or(isize::MAX)),
-                growth_step: Some(16 << 20),
-                shrink_threshold: Some(64 << 20),
-            }),
-            ..DatabaseOptions::default()
+        let bounds = Bounds {
+            bytes_max: max_bytes,
+            tables_max: TABLES_MAX,
+            readers_max: READERS_MAX,
         };
-        let database = Database::open_with_options(dir, options).map_err(|error| match error {
-            // EAGAIN: the lock file is held.
-            libmdbx::Error::Busy | libmdbx::Error::Other(11) => StorageError::Locked(dir.to_owned()),
-            other => from_mdbx(other),
+        let database = opening::open(dir, bounds).map_err(|refusal| match refusal {
+            Refusal::Folder(error) => StorageError::Failed(format!("{}: {error}", dir.display())),
+            Refusal::Locked => StorageError::Locked(dir.to_owned()),
+            Refusal::Store(error) => from_mdbx(error),
         })?;
         create_tables(&database, tables).map_err(from_mdbx)?;
         Ok(Self {
@@ -76,7 +64,7 @@ impl Environment {
     ) -> Result<R, E> {
         // Whoever panicked with it has given up its transaction.
         let _alone = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        let transaction = Transaction::begin(&self.database, Access::Write).map_err(from_mdbx)?;
+        let transaction = Transaction::begin(&self.database).map_err(from_mdbx)?;
         let result = work(&View::of(self, &transaction))?;
         transaction.commit().map_err(from_mdbx)?;
         Ok(result)
@@ -90,12 +78,12 @@ impl Environment {
         &self,
         work: impl FnOnce(&Reading<'_>) -> Result<R, StorageError>,
     ) -> Result<R, StorageError> {
-        let transaction = Transaction::begin(&self.database, Access::Read).map_err(from_mdbx)?;
+        let transaction = Transaction::begin(&self.database).map_err(from_mdbx)?;
         work(&View::of(self, &transaction))
     }
 }
 
-fn create_tables(database: &Database<NoWriteMap>, names: &[&str]) -> Result<(), libmdbx::Error> {
+fn create_tables(database: &File, names: &[&str]) -> Result<(), Error> {
     let transaction = database.begin_rw_txn()?;
     for name in names {
         transaction.create_table(Some(name), TableFlags::default())?;
@@ -105,7 +93,7 @@ fn create_tables(database: &Database<NoWriteMap>, names: &[&str]) -> Result<(), 
 }
 
 /// Handles of the tables that stay valid as long as the environment is open.
-fn permanent_handles(database: &Database<NoWriteMap>, names: &[&str]) -> Result<Vec<Handle>, libmdbx::Error> {
+fn permanent_handles(database: &File, names: &[&str]) -> Result<Vec<Handle>, Error> {
     let transaction = database.begin_ro_txn()?;
     let mut handles = Vec::with_capacity(names.len());
     for name in names {
@@ -117,41 +105,24 @@ fn permanent_handles(database: &Database<NoWriteMap>, names: &[&str]) -> Result<
     Ok(handles)
 }
 
-/// Creates the folder for this user alone.
-fn create_private(dir: &Path) -> Result<(), StorageError> {
-    use std::os::unix::fs::DirBuilderExt as _;
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(dir)
-        .map_err(|error| StorageError::Failed(format!("{}: {error}", dir.display())))
-}
-
 /// A view inside a transaction.
 pub struct View<'t, K> {
     environment: &'t Environment,
-    transaction: &'t Transaction<'t>,
-    kind: PhantomData<K>,
+    transaction: &'t Transaction<'t, K>,
 }
-
-/// Kind of a view that may write.
-pub enum Write {}
-/// Kind of a view that may only read.
-pub enum Read {}
 
 pub type Writing<'t> = View<'t, Write>;
 pub type Reading<'t> = View<'t, Read>;
 
 impl<'t, K> View<'t, K> {
-    const fn of(environment: &'t Environment, transaction: &'t Transaction<'t>) -> Self {
+    const fn of(environment: &'t Environment, transaction: &'t Transaction<'t, K>) -> Self {
         Self {
             environment,
             transaction,
-            kind: PhantomData,
         }
     }
 
-    fn cursor(&self, table: TableIndex) -> Result<Cursor<'_>, StorageError> {
+    fn cursor(&self, table: TableIndex) -> Result<Cursor<'_, K>, StorageError> {
         self.transaction.cursor(self.handle(table)).map_err(from_mdbx)
     }
 
@@ -264,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_committed_is_there_after_reopening_and_what_failed_is_not() {
+    fn committed_rows_are_there_after_reopening_and_failed_ones_are_not() {
         let dir = tempfile::tempdir().expect("folder");
         let environment = open(dir.path());
         environment

@@ -6,7 +6,8 @@
 pub mod environment;
 #[cfg(test)]
 mod open_tests;
-mod raw;
+pub mod opening;
+pub(crate) mod raw;
 #[cfg(test)]
 mod shard_tests;
 #[cfg(test)]
@@ -18,6 +19,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use environment::Environment;
+use opening::Meaning;
 
 use crate::storage::{OpenOptions, Settings, StorageError, Store, tables};
 
@@ -45,23 +47,12 @@ pub fn file(dir: &Path) -> Option<(u64, u64)> {
     Some((found.dev(), found.ino()))
 }
 
-/// What an error of MDBX means.
-fn from_mdbx(error: libmdbx::Error) -> StorageError {
-    use libmdbx::Error as Mdbx;
-    const ENOSPC: i32 = 28;
-    const EDQUOT: i32 = 122;
-    match error {
-        Mdbx::MapFull | Mdbx::UnableExtendMapsize | Mdbx::TxnFull | Mdbx::Other(ENOSPC | EDQUOT) => {
-            StorageError::Full(error.to_string())
-        }
-        Mdbx::Corrupted
-        | Mdbx::PageNotFound
-        | Mdbx::CursorFull
-        | Mdbx::Panic
-        | Mdbx::Problem
-        | Mdbx::Invalid
-        | Mdbx::VersionMismatch
-        | Mdbx::BadSign => StorageError::Corrupt(error.to_string()),
-        other => StorageError::Failed(other.to_string()),
+#[allow(clippy::needless_pass_by_value, reason = "as map_err gives it")]
+fn from_mdbx(error: opening::Error) -> StorageError {
+    let text = error.to_string();
+    match opening::meaning(&error) {
+        Meaning::Full => StorageError::Full(text),
+        Meaning::Corrupt => StorageError::Corrupt(text),
+        Meaning::Other => StorageError::Failed(text),
     }
 }

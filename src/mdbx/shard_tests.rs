@@ -15,9 +15,6 @@ use crate::shard::mailbox::Mail;
 use world::{EVENTS, World, added, delivery, event, filled, list, lived, opened};
 
 // What the shard's own tests are made of.
-#[path = "../../crates/runtime/src/shard/tests/owners.rs"]
-#[allow(dead_code, reason = "a part of it is used here")]
-mod owners;
 #[path = "../../crates/runtime/src/shard/tests/world.rs"]
 #[allow(dead_code, reason = "a part of it is used here")]
 mod world;

@@ -344,7 +344,7 @@ fn a_batch_appears_as_a_whole_or_not_at_all() {
 }
 
 #[test]
-fn what_waits_is_counted_as_it_is_stored() {
+fn pending_inputs_are_counted_as_they_are_stored() {
     let dir = tempfile::tempdir().expect("folder");
     let store = store(dir.path());
     let (first, second) = (id("acme", "order", "o-1"), id("acme", "order", "o-10"));
@@ -619,7 +619,7 @@ fn an_ended_instance_is_found_until_it_is_forgotten_and_its_tombstone_outlives_i
 }
 
 #[test]
-fn a_definition_is_archived_once_and_stays_while_somebody_refers_to_it() {
+fn a_definition_is_archived_once_and_stays_while_it_is_referred_to() {
     let dir = tempfile::tempdir().expect("folder");
     let store = store(dir.path());
     let hash = DefinitionHash([3; 32]);

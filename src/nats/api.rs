@@ -153,7 +153,7 @@ pub(super) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Whether a consumer is made anew or may exist.
+/// Whether a consumer is made again or may exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ConsumerAction {
     Create,

@@ -55,8 +55,7 @@ impl Link {
         let (events, inbound) = mpsc::channel(EVENTS_MAX);
         let spread = RandomState::new();
         let client = settings
-            .options()
-            .await?
+            .options()?
             .retry_on_initial_connect()
             .reconnect_delay_callback(move |attempt| reconnect_delay(attempt, spread.hash_one(attempt)))
             .event_callback(move |event| {

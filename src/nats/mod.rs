@@ -3,13 +3,15 @@
 //! Translates and reports; it decides nothing about sagas and repeats no publication by itself. A reader or
 //! queue ends with the connection that it began on, and its owner opens a new one.
 //!
-//! [`settings`] says how to connect, [`link`] keeps the connection, [`api`] asks the server, [`batch`] gathers what is
+//! [`settings`] says how to connect, [`context`] reads contexts of the `nats` command, [`identity`] proves who we are, [`link`] keeps the connection, [`api`] asks the server, [`batch`] gathers what is
 //! published at the same time, [`buckets`] keeps entries; the rest is one file for each promise of the port.
 
 mod api;
 mod batch;
 mod buckets;
+mod context;
 mod error;
+mod identity;
 mod link;
 mod message;
 mod messenger;
@@ -115,6 +117,17 @@ impl NatsBroker {
                 return Err(ConnectError::Closed("the connection has ended".to_owned()));
             }
         }
+    }
+
+    /// Whether the account has JetStream.
+    ///
+    /// # Errors
+    /// [`BrokerError`] where it has none, or nobody answers.
+    pub async fn has_jetstream(&self) -> Result<(), BrokerError> {
+        let asked: Result<Value, ApiError> = self.link.api("INFO", &json!({})).await;
+        asked
+            .map(drop)
+            .map_err(|error| error.into_broker_error("JetStream"))
     }
 
     async fn get(&self, stream: &str, which: &Value) -> Result<Option<StoredMessage>, BrokerError> {

@@ -1,4 +1,4 @@
-//! A steady pull from one consumer: asks ahead, counts what it asked for, watches for signs of life.
+//! A steady pull from one consumer: asks ahead, counts what it asked for, watches for heartbeats.
 //!
 //! Written on plain requests instead of the client's own stream, because that one carries on after a
 //! reconnect as if nothing had been lost. This one ends with the connection that it began on.

@@ -1,12 +1,12 @@
 //! How to reach NATS: addresses, credentials, TLS and timing.
 //!
-//! Secrets have a `*_file` twin, are read when the connection is made, and never show in `Debug` or in a
+//! Secrets have a `*_file` twin, are read whenever a connection is made, and never show in `Debug` or in a
 //! serialised form.
 
 use std::fmt;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use async_nats::{ConnectOptions, ServerAddr};
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,9 @@ use serde::{Deserialize, Serialize};
 use crate::kernel::duration::Millis;
 
 use super::batch::WORTH_A_BATCH;
+use super::context::Context;
 use super::error::ConnectError;
+use super::identity::{Identity, Source, read_private};
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -22,8 +24,11 @@ pub struct Settings {
     /// Servers of one cluster, `nats://host:port` or `tls://host:port`, without credentials in them.
     /// Default: `nats://127.0.0.1:4222`.
     pub urls: Vec<ServerUrl>,
+    /// Context of the `nats` command: servers, identity and TLS. Default: none.
+    pub context: Option<String>,
     /// User name, together with `password` or `password_file`. Default: none.
     pub user: Option<String>,
+    /// Secrets of themselves come from the environment only.
     pub password: Option<Secret>,
     pub password_file: Option<PathBuf>,
     /// Bearer token. Default: none.
@@ -66,6 +71,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             urls: vec![ServerUrl("nats://127.0.0.1:4222".to_owned())],
+            context: None,
             user: None,
             password: None,
             password_file: None,
@@ -90,12 +96,58 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Makes relative paths those of files below `base`.
+    pub fn resolve(&mut self, base: &Path) {
+        let paths = [
+            &mut self.password_file,
+            &mut self.token_file,
+            &mut self.nkey_seed_file,
+            &mut self.credentials_file,
+            &mut self.tls_ca_file,
+            &mut self.tls_cert_file,
+            &mut self.tls_key_file,
+        ];
+        for path in paths.into_iter().flatten().filter(|path| path.is_relative()) {
+            *path = base.join(&*path);
+        }
+    }
+
+    /// The settings with what the context says that they name: it says who this process is, and the rest where they do not.
+    fn with_context(&self) -> Result<(Self, Identity, Context), ConnectError> {
+        let mut settings = self.clone();
+        let own = self.identity()?;
+        let Some(name) = &self.context else {
+            return Ok((settings, own, Context::default()));
+        };
+        let context = Context::named(name)?;
+        let identity = match (own, context.identity.clone()) {
+            (own, Identity::None) => own,
+            (Identity::None, theirs) => theirs,
+            _ => {
+                return Err(ConnectError::settings(format!(
+                    "context {name} says who the runner is, and so do user, token, nkey_seed or credentials_file; keep one"
+                )));
+            }
+        };
+        if settings.urls == Self::default().urls && !context.urls.is_empty() {
+            settings.urls = context.urls.iter().cloned().map(ServerUrl).collect();
+        }
+        let other = context.clone();
+        settings.tls_ca_file = settings.tls_ca_file.or(other.ca);
+        if settings.tls_cert_file.is_none() && settings.tls_key_file.is_none() {
+            (settings.tls_cert_file, settings.tls_key_file) = (other.cert, other.key);
+        }
+        Ok((settings, identity, context))
+    }
+
     /// Addresses as the client wants them.
     pub(super) fn addresses(&self) -> Result<Vec<ServerAddr>, ConnectError> {
-        if self.urls.is_empty() {
+        let (settings, _, _) = self.with_context()?;
+        if settings.urls.is_empty() {
             return Err(ConnectError::settings("urls is empty; name at least one server"));
         }
-        self.urls
+        settings
+            .urls
             .iter()
             .map(|url| {
                 url.0
@@ -105,8 +157,8 @@ impl Settings {
             .collect()
     }
 
-    /// Connection options with all that is secret read in.
-    pub(super) async fn options(&self) -> Result<ConnectOptions, ConnectError> {
+    /// Connection options. What is secret is read whenever a connection is made, and once here.
+    pub(super) fn options(&self) -> Result<ConnectOptions, ConnectError> {
         let positive = |name: &str, value: u64| {
             if value == 0 {
                 return Err(ConnectError::settings(format!(
@@ -126,13 +178,27 @@ impl Settings {
                 "publish_batch_max must be 1 (no batches) or {WORTH_A_BATCH} to {BATCH_MAX}, found {batch}"
             )));
         }
-        let options = ConnectOptions::new()
+        let (settings, identity, context) = self.with_context()?;
+        // Told now rather than by a connection that is never made.
+        identity.prove(b"")?;
+        let identity = Arc::new(identity);
+        let prove = move |nonce: Vec<u8>| {
+            let identity = Arc::clone(&identity);
+            async move { identity.prove_to_client(&nonce) }
+        };
+        let mut options = ConnectOptions::with_auth_callback(prove)
             .name(&self.name)
             .request_timeout(Some(self.request_timeout.duration()))
             .connection_timeout(self.connect_timeout.duration())
             .ping_interval(self.ping_interval.duration())
             .require_tls(self.tls_required);
-        self.authenticate(self.encrypt(options)?).await
+        if context.tls_first {
+            options = options.tls_first();
+        }
+        if let Some(prefix) = context.inbox_prefix {
+            options = options.custom_inbox_prefix(prefix);
+        }
+        settings.encrypt(options)
     }
 
     fn encrypt(&self, mut options: ConnectOptions) -> Result<ConnectOptions, ConnectError> {
@@ -143,7 +209,7 @@ impl Settings {
         match (&self.tls_cert_file, &self.tls_key_file) {
             (Some(cert), Some(key)) => {
                 readable("tls_cert_file", cert)?;
-                read_private("tls_key_file", key)?;
+                read_private(key)?;
                 Ok(options.add_client_certificate(cert.clone(), key.clone()))
             }
             (None, None) => Ok(options),
@@ -153,62 +219,34 @@ impl Settings {
         }
     }
 
-    async fn authenticate(&self, options: ConnectOptions) -> Result<ConnectOptions, ConnectError> {
-        let password = secret("password", self.password.as_ref(), self.password_file.as_deref())?;
-        let token = secret("token", self.token.as_ref(), self.token_file.as_deref())?;
-        let seed = secret(
+    /// Who this process is for the server.
+    fn identity(&self) -> Result<Identity, ConnectError> {
+        let password = Source::of("password", self.password.as_ref(), self.password_file.as_deref())?;
+        let token = Source::of("token", self.token.as_ref(), self.token_file.as_deref())?;
+        let seed = Source::of(
             "nkey_seed",
             self.nkey_seed.as_ref(),
             self.nkey_seed_file.as_deref(),
         )?;
-        let ways = [
-            self.user.is_some() || password.is_some(),
-            token.is_some(),
-            seed.is_some(),
-            self.credentials_file.is_some(),
-        ];
-        if ways.iter().filter(|used| **used).count() > 1 {
-            return Err(ConnectError::settings(
-                "more than one of user, token, nkey_seed and credentials_file is set; keep one",
-            ));
-        }
-        let options = match (&self.user, password) {
-            (Some(user), Some(password)) => options.user_and_password(user.clone(), password),
-            (None, None) => options,
+        let mut ways = Vec::new();
+        match (self.user.clone(), password) {
+            (Some(name), Some(password)) => ways.push(Identity::User { name, password }),
+            (None, None) => {}
             _ => {
                 return Err(ConnectError::settings(
                     "user and password belong together; set both or none",
                 ));
             }
-        };
-        let options = match token {
-            Some(token) => options.token(token),
-            None => options,
-        };
-        let options = match seed {
-            Some(seed) => options.nkey(seed),
-            None => options,
-        };
-        match &self.credentials_file {
-            Some(path) => {
-                read_private("credentials_file", path)?;
-                options.credentials_file(path).await.map_err(|error| {
-                    ConnectError::settings(format!("credentials_file: {}: {error}", path.display()))
-                })
-            }
-            None => Ok(options),
         }
-    }
-}
-
-fn secret(name: &str, inline: Option<&Secret>, file: Option<&Path>) -> Result<Option<String>, ConnectError> {
-    match (inline, file) {
-        (Some(_), Some(_)) => Err(ConnectError::settings(format!(
-            "{name} and {name}_file are both set; keep one"
-        ))),
-        (Some(secret), None) => Ok(Some(secret.0.clone())),
-        (None, Some(path)) => read_private(&format!("{name}_file"), path).map(Some),
-        (None, None) => Ok(None),
+        ways.extend(token.map(Identity::Token));
+        ways.extend(seed.map(Identity::Nkey));
+        ways.extend(self.credentials_file.clone().map(Identity::Credentials));
+        match ways.len() {
+            0 | 1 => Ok(ways.pop().unwrap_or_default()),
+            _ => Err(ConnectError::settings(
+                "more than one of user, token, nkey_seed and credentials_file is set; keep one",
+            )),
+        }
     }
 }
 
@@ -216,27 +254,6 @@ fn readable(name: &str, path: &Path) -> Result<(), ConnectError> {
     fs::File::open(path)
         .map(drop)
         .map_err(|error| ConnectError::settings(format!("{name}: {}: {error}", path.display())))
-}
-
-/// Reads a secret that must not be open to everybody on the machine.
-fn read_private(name: &str, path: &Path) -> Result<String, ConnectError> {
-    let wrong = |what: String| ConnectError::settings(format!("{name}: {}: {what}", path.display()));
-    let mode = fs::metadata(path)
-        .map_err(|error| wrong(error.to_string()))?
-        .permissions()
-        .mode();
-    if mode & 0o004 != 0 {
-        return Err(wrong(format!(
-            "readable by everybody (mode {:03o}); fix it with chmod o-r",
-            mode & 0o777
-        )));
-    }
-    let text = fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
-    let text = text.trim_end_matches(['\r', '\n']);
-    if text.is_empty() {
-        return Err(wrong("empty".to_owned()));
-    }
-    Ok(text.to_owned())
 }
 
 /// Address of a server. Holds no credentials, hence may be shown.
@@ -269,6 +286,13 @@ impl From<ServerUrl> for String {
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 pub struct Secret(String);
 
+impl Secret {
+    /// The text itself.
+    pub(super) fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
 impl From<String> for Secret {
     fn from(text: String) -> Self {
         Self(text)
@@ -297,13 +321,6 @@ mod tests {
         serde_json::from_str(json)
     }
 
-    fn file(mode: u32, text: &str) -> tempfile::NamedTempFile {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        fs::write(file.path(), text).unwrap();
-        fs::set_permissions(file.path(), fs::Permissions::from_mode(mode)).unwrap();
-        file
-    }
-
     #[test]
     fn secrets_show_neither_in_debug_nor_serialised() {
         let settings =
@@ -324,25 +341,8 @@ mod tests {
         assert!(!error.contains("hunter2"), "{error}");
     }
 
-    #[tokio::test]
-    async fn a_secret_comes_from_its_file_without_the_line_end() {
-        let file = file(0o600, "hunter2\n");
-        assert_eq!(
-            secret("password", None, Some(file.path())).unwrap().as_deref(),
-            Some("hunter2")
-        );
-    }
-
     #[test]
-    fn a_secret_file_open_to_everybody_is_refused() {
-        let file = file(0o644, "hunter2");
-        let error = secret("token", None, Some(file.path())).unwrap_err().to_string();
-        assert!(error.contains("mode 644"), "{error}");
-        assert!(error.contains("SR0302"), "{error}");
-    }
-
-    #[tokio::test]
-    async fn contradicting_settings_are_refused_by_name() {
+    fn contradicting_settings_are_refused_by_name() {
         for (json, names) in [
             (r#"{"user":"u"}"#, "password"),
             (r#"{"token":"a","nkey_seed":"b"}"#, "more than one"),
@@ -354,7 +354,7 @@ mod tests {
             (r#"{"publish_batch_max":7}"#, "8 to 1000"),
             (r#"{"publish_batch_max":1001}"#, "8 to 1000"),
         ] {
-            let error = parse(json).unwrap().options().await.unwrap_err().to_string();
+            let error = parse(json).unwrap().options().unwrap_err().to_string();
             assert!(error.contains(names), "{json}: {error}");
         }
         let empty = parse(r#"{"urls":[]}"#).unwrap();

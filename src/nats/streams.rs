@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_required_differs_in_nothing() {
+    fn a_stream_as_required_has_no_differences() {
         let spec = spec(false);
         assert_eq!(
             differences(&spec, false, &required(&spec, false)),

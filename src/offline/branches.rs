@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use crate::kernel::definition::fields;
 use crate::kernel::definition::findings::Findings;
 use crate::kernel::definition::model::{
-    Action, Actions, Compensation, Complete, DEADLINE, Emission, Group, Handler, OF_FINALLY, OF_HANDLERS,
-    OF_MACHINE, OF_TIMERS, OnUnknown, RepeatCondition, Step,
+    Action, Actions, Compensation, Complete, DEADLINE, Emission, Finally, Group, Handler, OF_FINALLY,
+    OF_HANDLERS, OF_MACHINE, OF_TIMERS, OnUnknown, RepeatCondition, State, Step, TimerDefinition,
 };
 use crate::kernel::definition::yaml::{self, Entry, Node, Value};
 use crate::kernel::definition::{Definition, SourceFile};
@@ -24,6 +24,9 @@ pub struct Branch {
     /// 1-based line in the file of the saga.
     pub line: usize,
 }
+
+/// An operator, or the parent, cancels an instance that has something to undo.
+pub const CANCELLED: &str = "a cancel is taken";
 
 /// Part of the way to a place in the file.
 #[derive(Debug, Clone, Copy)]
@@ -47,95 +50,25 @@ pub fn all(definition: &Definition, file: &SourceFile) -> Vec<Branch> {
         text: &file.text,
         found: Vec::new(),
     };
-    for (index, rule) in definition.lifecycle.rules.iter().enumerate() {
-        if rule.when.is_some() {
-            let at = [Key("start"), Index(index), Key("when")];
-            lister.condition(&format!("start[{index}].when"), &at);
-        }
-    }
-    for (event, handlers) in &definition.handlers {
-        lister.handlers(
-            &format!("handlers.{event}"),
-            &[Key("handlers"), Key(event)],
-            handlers,
-        );
-    }
-    for (key, handlers) in of_effects(
-        definition,
-        &definition.result_handlers,
-        &definition.error_handlers,
-    ) {
-        lister.handlers(
-            &format!("handlers.{key}"),
-            &[Key("handlers"), Key(&key)],
-            handlers,
-        );
-    }
-    for (event, handlers) in &definition.lifecycle.after_end {
-        let at = [Key("after_end"), Key(event)];
-        lister.handlers(&format!("after_end.{event}"), &at, handlers);
-    }
+    lister.starts_and_handlers(definition);
     // Of an effect of a handler, the work itself is counted.
     let is_counted = |step: &&Step| !(step.emitted && matches!(step.action, Action::Group(_)));
     for step in definition.steps.iter().filter(is_counted) {
         lister.step(definition, step);
     }
+    if definition.steps.iter().any(|step| step.compensate.is_some()) {
+        lister.add(CANCELLED.to_owned(), &[Key("name")]);
+    }
     for state in definition.machine.iter().flat_map(|machine| &machine.states) {
-        let at = [Key("machine"), Key("states"), Key(&state.name)];
-        lister.add(format!("machine.{} is entered", state.name), &at);
-        let place = format!("machine.{}.entry", state.name);
-        let entry = [&at[..], &[Key("entry")]].concat();
-        lister.complete(&place, state.entry.complete.as_ref(), &entry);
-        let emit = [&entry[..], &[Key("emit")]].concat();
-        lister.emissions(&place, &state.entry.emit, &emit);
-        for (event, handlers) in &state.handlers {
-            let at = [&at[..], &[Key("handlers"), Key(event)]].concat();
-            lister.handlers(&format!("machine.{}.handlers.{event}", state.name), &at, handlers);
-        }
-        for (timer, handlers) in &state.timer_handlers {
-            let key = format!("timer.{timer}");
-            let at = [&at[..], &[Key("handlers"), Key(&key)]].concat();
-            lister.handlers(&format!("machine.{}.timer.{timer}", state.name), &at, handlers);
-        }
-        for (key, handlers) in of_effects(definition, &state.result_handlers, &state.error_handlers) {
-            let at = [&at[..], &[Key("handlers"), Key(&key)]].concat();
-            lister.handlers(&format!("machine.{}.{key}", state.name), &at, handlers);
-        }
+        lister.state(definition, state);
     }
     for timer in &definition.timers {
-        let at = match timer.name.as_str() {
-            DEADLINE if lister.has(DEADLINE) => vec![Key(DEADLINE)],
-            name => vec![Key("timers"), Key(name)],
-        };
-        lister.add(format!("timers.{} fires", timer.name), &at);
-        let place = format!("timers.{}", timer.name);
-        lister.complete(&place, timer.actions.complete.as_ref(), &at);
-        lister.interrupt(&place, &timer.actions, &at);
-        let emit = [&at[..], &[Key("emit")]].concat();
-        lister.emissions(&format!("{place}.emit"), &timer.actions.emit, &emit);
-        if timer.cancel_when.is_some() {
-            let at = [&at[..], &[Key("cancel_when")]].concat();
-            lister.condition(&format!("timers.{}.cancel_when", timer.name), &at);
-        }
+        lister.timer(timer);
     }
     if definition.cancel_when.is_some() {
         lister.condition("cancel_when", &[Key("cancel_when")]);
     }
-    let finally = &definition.finally;
-    for (outcome, emits) in [
-        ("completed", &finally.completed),
-        ("failed", &finally.failed),
-        ("cancelled", &finally.cancelled),
-    ] {
-        if !emits.is_empty() {
-            lister.add(
-                format!("finally.{outcome} is reached"),
-                &[Key("finally"), Key(outcome)],
-            );
-        }
-        let place = format!("finally.{outcome}");
-        lister.emissions(&place, emits, &[Key("finally"), Key(outcome)]);
-    }
+    lister.finally(&definition.finally);
     lister.found
 }
 
@@ -166,6 +99,98 @@ struct Lister<'t> {
 }
 
 impl Lister<'_> {
+    /// The rules of the start, and the handlers of the saga.
+    fn starts_and_handlers(&mut self, definition: &Definition) {
+        for (index, rule) in definition.lifecycle.rules.iter().enumerate() {
+            if rule.when.is_some() {
+                let at = [Key("start"), Index(index), Key("when")];
+                self.condition(&format!("start[{index}].when"), &at);
+            }
+        }
+        for (event, handlers) in &definition.handlers {
+            self.handlers(
+                &format!("handlers.{event}"),
+                &[Key("handlers"), Key(event)],
+                handlers,
+            );
+        }
+        for (key, handlers) in of_effects(
+            definition,
+            &definition.result_handlers,
+            &definition.error_handlers,
+        ) {
+            self.handlers(
+                &format!("handlers.{key}"),
+                &[Key("handlers"), Key(&key)],
+                handlers,
+            );
+        }
+        for (event, handlers) in &definition.lifecycle.after_end {
+            let at = [Key("after_end"), Key(event)];
+            self.handlers(&format!("after_end.{event}"), &at, handlers);
+        }
+    }
+
+    /// A state of the machine: that it is entered, what its entry does, and its handlers.
+    fn state(&mut self, definition: &Definition, state: &State) {
+        let at = [Key("machine"), Key("states"), Key(&state.name)];
+        self.add(format!("machine.{} is entered", state.name), &at);
+        let place = format!("machine.{}.entry", state.name);
+        let entry = [&at[..], &[Key("entry")]].concat();
+        self.complete(&place, state.entry.complete.as_ref(), &entry);
+        let emit = [&entry[..], &[Key("emit")]].concat();
+        self.emissions(&place, &state.entry.emit, &emit);
+        for (event, handlers) in &state.handlers {
+            let at = [&at[..], &[Key("handlers"), Key(event)]].concat();
+            self.handlers(&format!("machine.{}.handlers.{event}", state.name), &at, handlers);
+        }
+        for (timer, handlers) in &state.timer_handlers {
+            let key = format!("timer.{timer}");
+            let at = [&at[..], &[Key("handlers"), Key(&key)]].concat();
+            self.handlers(&format!("machine.{}.timer.{timer}", state.name), &at, handlers);
+        }
+        for (key, handlers) in of_effects(definition, &state.result_handlers, &state.error_handlers) {
+            let at = [&at[..], &[Key("handlers"), Key(&key)]].concat();
+            self.handlers(&format!("machine.{}.{key}", state.name), &at, handlers);
+        }
+    }
+
+    /// A timer of the saga.
+    fn timer(&mut self, timer: &TimerDefinition) {
+        let at = match timer.name.as_str() {
+            DEADLINE if self.has(DEADLINE) => vec![Key(DEADLINE)],
+            name => vec![Key("timers"), Key(name)],
+        };
+        self.add(format!("timers.{} fires", timer.name), &at);
+        let place = format!("timers.{}", timer.name);
+        self.complete(&place, timer.actions.complete.as_ref(), &at);
+        self.interrupt(&place, &timer.actions, &at);
+        let emit = [&at[..], &[Key("emit")]].concat();
+        self.emissions(&format!("{place}.emit"), &timer.actions.emit, &emit);
+        if timer.cancel_when.is_some() {
+            let at = [&at[..], &[Key("cancel_when")]].concat();
+            self.condition(&format!("timers.{}.cancel_when", timer.name), &at);
+        }
+    }
+
+    /// What follows the end, by outcome.
+    fn finally(&mut self, finally: &Finally) {
+        for (outcome, emits) in [
+            ("completed", &finally.completed),
+            ("failed", &finally.failed),
+            ("cancelled", &finally.cancelled),
+        ] {
+            if !emits.is_empty() {
+                self.add(
+                    format!("finally.{outcome} is reached"),
+                    &[Key("finally"), Key(outcome)],
+                );
+            }
+            let place = format!("finally.{outcome}");
+            self.emissions(&place, emits, &[Key("finally"), Key(outcome)]);
+        }
+    }
+
     fn handlers(&mut self, place: &str, at: &[Part<'_>], handlers: &[Handler]) {
         for (index, handler) in handlers.iter().enumerate() {
             let place = format!("{place}[{index}]");
@@ -224,7 +249,7 @@ impl Lister<'_> {
         }
         self.add(format!("steps.{name} is done"), &at);
         if let Action::Group(group) = &step.action {
-            self.group(name, group);
+            self.group(definition, name, group);
         } else if can_fail(step) {
             self.add(format!("steps.{name} fails"), &at);
         }
@@ -305,7 +330,7 @@ impl Lister<'_> {
         }
     }
 
-    fn group(&mut self, name: &str, group: &Group) {
+    fn group(&mut self, definition: &Definition, name: &str, group: &Group) {
         match group {
             Group::Choice(branches) => {
                 for (index, _) in branches.iter().enumerate() {
@@ -325,7 +350,11 @@ impl Lister<'_> {
             Group::Foreach(foreach) => {
                 let at = [Part::Step(name), Key("foreach")];
                 self.add(format!("steps.{name}.foreach item is done"), &at);
-                self.add(format!("steps.{name}.foreach item fails"), &at);
+                let own = group.members();
+                let members = &definition.steps[usize::from(own.start)..usize::from(own.end)];
+                if members.iter().any(can_fail) {
+                    self.add(format!("steps.{name}.foreach item fails"), &at);
+                }
                 if foreach.tolerate.is_some() {
                     let at = [&at[..], &[Key("tolerate")]].concat();
                     self.add(format!("steps.{name}.foreach.tolerate is taken"), &at);
@@ -357,12 +386,16 @@ impl Lister<'_> {
     }
 }
 
-/// What says a fact or lets time pass does not fail by itself.
+/// What says a fact or lets time pass does not fail by itself, and a choice fails with what it has chosen.
 fn can_fail(step: &Step) -> bool {
-    let asks = !matches!(
-        step.action,
-        Action::Publish(_) | Action::Nothing | Action::Decide(_)
-    );
+    let asks = match &step.action {
+        Action::Publish(_) | Action::Nothing | Action::Decide(_) | Action::Group(Group::Choice(_)) => false,
+        Action::Effect { .. }
+        | Action::Command(_)
+        | Action::Saga(_)
+        | Action::UndoSaga(_)
+        | Action::Group(Group::Repeat(_) | Group::Foreach(_)) => true,
+    };
     asks || step.wait.is_some() || step.fail_if.is_some()
 }
 

@@ -89,7 +89,7 @@ pub fn compare(expect: &Expect, step: &Range<usize>, seen: &Seen, now: TimeMs, t
     found
 }
 
-/// What becomes of an input is never passed over: ignored and rejected ones, and those that wait behind a dead letter, must be
+/// What happens to an input is never passed over: ignored and rejected ones, and those that wait behind a dead letter, must be
 /// expected.
 pub fn fate(expect: &Expect, step: &Range<usize>, seen: &Seen, found: &mut Vec<Fault>) {
     let rejected = seen.rejected.as_ref();

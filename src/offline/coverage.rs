@@ -80,6 +80,11 @@ impl Trace for Listener {
 }
 
 impl Listener {
+    /// Hears that somebody has the instance undone.
+    pub fn cancelled(&self) {
+        self.0.borrow_mut().insert(branches::CANCELLED.to_owned());
+    }
+
     /// What it heard, and what the notes of the transition tell besides.
     #[must_use]
     pub fn heard(self, notes: &[Note]) -> Covered {

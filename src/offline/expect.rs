@@ -12,6 +12,7 @@ use crate::kernel::definition::fields::{self, Fields};
 use crate::kernel::definition::yaml::Entry;
 use crate::kernel::patch::IgnoreReason;
 use crate::kernel::record::Phase;
+use crate::kernel::schedule::Skip;
 
 /// Outcome of an event that the key rules give to another instance than that of the case.
 pub const OTHER_INSTANCE: &str = "other_instance";
@@ -104,6 +105,7 @@ impl Reader<'_, '_> {
             .filter(|reason| **reason != IgnoreReason::Conflict);
         let mut reasons: Vec<&str> = ignored.map(|reason| reason.as_str()).collect();
         reasons.push(OTHER_INSTANCE);
+        reasons.extend([Skip::Missed, Skip::Overlap, Skip::QueueFull].map(Skip::as_str));
         for (tree, what, words) in [
             (&expect.phase, "phase", phases),
             (&expect.ignored, "reason", reasons),

@@ -20,49 +20,13 @@ use crate::kernel::definition::fields::{self, Fields};
 use crate::kernel::definition::findings::Findings;
 use crate::kernel::definition::yaml::{self, Entry, Node};
 use crate::kernel::definition::{Diagnostic, SourceFile, codes};
-use crate::kernel::duration::Millis;
 use crate::kernel::ids::{Key, TimeMs};
-use crate::kernel::input::{CancelMode, Found, Verdict};
+use crate::kernel::input::{CancelMode, Found, OperationVerb, Verdict};
 
 /// When a case begins that does not say when: 2026-01-01T00:00:00Z.
 const START: TimeMs = TimeMs(1_767_225_600_000);
-/// Longest `advance`, in milliseconds: ten years.
-const ADVANCE_MS_MAX: u64 = 10 * 365 * 24 * 3_600_000;
 /// Most cases of one file, and most steps of one case.
 const LIST_MAX: usize = 1_000;
-
-/// What a step does: exactly one of these.
-const ACTIONS: &[&str] = &[
-    "event",
-    "start",
-    "schedule",
-    "result",
-    "succeed",
-    "signal",
-    "callback",
-    "heartbeat",
-    "advance",
-    "cancel",
-    "retry",
-    "skip",
-    "resolve",
-    "dead_letter",
-    REFUSE_ALIAS,
-    ACCEPT_ALIAS,
-];
-/// What only an event may have besides; a signal has data as well.
-const OF_EVENT: &[&str] = &[
-    "data",
-    "data_file",
-    "version",
-    "id",
-    "correlation_id",
-    "aggregate_id",
-];
-/// What holds work back while time passes.
-const HOLD: &str = "hold";
-/// What only a resolve may have besides.
-const OF_RESOLVE: &[&str] = &["as", "ok"];
 /// What `retry`, `skip` and `resolve` say for all that is stuck.
 pub const ALL_STUCK: &str = "all";
 /// What `succeed` and `hold` say for all work.
@@ -149,10 +113,13 @@ pub enum Action {
     Retry,
     /// A request starts the instance with this input, a JSON object.
     Start(Bytes),
-    /// The instance starts by the clock, for this planned time.
+    /// This planned time of the schedule comes, and time passes until then.
     Schedule(TimeMs),
-    /// An operator decides about what is stuck: of a step, or all; or has found out what became of a step.
-    DecideStuck(Verdict, Option<String>, Option<Found>),
+    /// An operator decides about what is stuck: of a step, or all; or has found out the outcome of a step. Last the result of a
+    /// step that is skipped.
+    DecideStuck(Verdict, Option<String>, Option<Found>, Option<String>),
+    /// An operator does something to the instance, or to a timer of it.
+    Operate(OperationVerb, String),
     /// An operator decides about the dead letter behind which the instance waits.
     DeadLetter(LetterDecision, Range<usize>),
     /// An alias refuses the instance, as if it had too many already.
@@ -215,7 +182,7 @@ pub fn read(file: &SourceFile) -> Result<Suite, Vec<Diagnostic>> {
 }
 
 pub(super) struct Reader<'r, 'c> {
-    folder: &'r Path,
+    pub(super) folder: &'r Path,
     pub(super) findings: &'r mut Findings<'c>,
 }
 
@@ -309,313 +276,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    pub(super) fn step(&mut self, node: &Node<'_>, at: &Range<usize>) -> Option<Step> {
-        let fields = Fields::item(node, at, &keys::STEP, self.findings)?;
-        let entry = fields.one_of(ACTIONS, self.findings)?;
-        if let (Some(by), true) = (fields.get("by"), entry.key != "signal") {
-            let message = "only a signal has \"by\"";
-            self.findings
-                .error(codes::CONTRADICTION, by.key_span.clone(), message);
-        }
-        if let (Some(mode), true) = (fields.get("mode"), entry.key != "cancel") {
-            let message = "only a cancel has \"mode\"";
-            self.findings
-                .error(codes::CONTRADICTION, mode.key_span.clone(), message);
-        }
-        for key in OF_RESOLVE {
-            if let (Some(found), true) = (fields.get(key), entry.key != "resolve") {
-                let message = format!("only a resolve has \"{key}\"");
-                self.findings
-                    .error(codes::CONTRADICTION, found.key_span.clone(), message);
-            }
-        }
-        if entry.key != "event" {
-            for key in OF_EVENT {
-                if *key == "data" && entry.key == "signal" {
-                    continue;
-                }
-                if let Some(entry) = fields.get(key) {
-                    let message = format!("only an event has \"{key}\"");
-                    self.findings
-                        .error(codes::CONTRADICTION, entry.key_span.clone(), message);
-                }
-            }
-        }
-        let (hold, before) = self.passing(&fields, entry)?;
-        let at = self.at(&fields)?;
-        let expect = match fields.get("expect") {
-            None => Some(None),
-            Some(entry) => self.expect(entry).map(Some),
-        };
-        let action = match &*entry.key {
-            "event" => self.event(&fields, entry).map(Action::Event),
-            "result" => self.result(entry, &keys::RESULT).map(Action::Result),
-            "callback" => self.result(entry, &keys::CALLBACK).map(Action::Callback),
-            "heartbeat" => self.of(entry).map(|(of, span)| Action::Heartbeat(of, span)),
-            "succeed" => self.of(entry).map(|(of, span)| {
-                let of = (of != Of::named(ALL_WORK)).then_some(of);
-                Action::Succeed(SucceedSpec { of, span })
-            }),
-            "start" => self
-                .object(entry, "the input of the instance as a map")
-                .map(Action::Start),
-            "schedule" => self.instant(entry).map(Action::Schedule),
-            "signal" => self.signal(&fields, entry),
-            "advance" => fields::duration(entry, 0..=ADVANCE_MS_MAX, codes::WRONG_VALUE, self.findings)
-                .map(|ms| Action::Advance(Millis(ms).as_i64())),
-            "cancel" => {
-                let reason = self.tree(entry)?;
-                let mode = match fields.get("mode") {
-                    None => CancelMode::Compensate,
-                    Some(mode) => self.cancel_mode(mode)?,
-                };
-                Some(Action::Cancel(reason.text().unwrap_or_default().to_owned(), mode))
-            }
-            "skip" => self.decide_stuck(entry, Verdict::Skip),
-            "resolve" => self.resolve(&fields, entry),
-            "dead_letter" => self.dead_letter(entry),
-            REFUSE_ALIAS => self.alias(entry).map(Action::RefuseAlias),
-            ACCEPT_ALIAS => self.alias(entry).map(Action::AcceptAlias),
-            _ => match self.tree(entry)?.text() {
-                Some(_) => self.decide_stuck(entry, Verdict::Retry),
-                None => Some(Action::Retry),
-            },
-        };
-        Some(Step {
-            span: entry.key_span.start..entry.value.span.end.max(entry.key_span.end),
-            at,
-            hold,
-            before,
-            action: action?,
-            expect: expect?,
-        })
-    }
-
-    /// Which instance is meant, where that is said.
-    #[expect(clippy::option_option, reason = "a finding, or nothing is said")]
-    pub(super) fn at(&mut self, fields: &Fields<'_, '_>) -> Option<Option<(String, Range<usize>)>> {
-        match fields.get("at") {
-            None => Some(None),
-            Some(entry) => {
-                let at = self.text(entry, "a saga, or SAGA/KEY")?;
-                Some(Some((at, entry.value.span.clone())))
-            }
-        }
-    }
-
-    /// What is held back while time passes, and the timer before which the step comes.
-    fn passing(&mut self, fields: &Fields<'_, '_>, action: &Entry<'_>) -> Option<(Held, Option<Before>)> {
-        let before = match fields.get("before") {
-            None => None,
-            Some(before) if ["advance", "schedule"].contains(&&*action.key) => {
-                let message = format!(
-                    "\"before\" goes with what comes at an instant, not with \"{}\"",
-                    action.key
-                );
-                self.findings
-                    .error(codes::CONTRADICTION, before.key_span.clone(), message);
-                None
-            }
-            Some(before) => Some(self.before(before)?),
-        };
-        let Some(hold) = fields.get(HOLD) else {
-            return Some(((Hold::default(), 0..0), before));
-        };
-        if action.key != "advance" && before.is_none() {
-            let message = "\"hold\" goes with \"advance\" or \"before\": no time passes here";
-            self.findings
-                .error(codes::CONTRADICTION, hold.key_span.clone(), message);
-        }
-        let mut names = Vec::new();
-        for node in fields::one_or_many(&hold.value) {
-            let what = "all, or names of work";
-            names.push(fields::text(node, &hold.key_span, what, self.findings)?.to_owned());
-        }
-        let hold_of = if names.iter().any(|name| name == ALL_WORK) {
-            Hold::All
-        } else {
-            Hold::Named(names)
-        };
-        Some(((hold_of, hold.value.span.clone()), before))
-    }
-
-    fn cancel_mode(&mut self, entry: &Entry<'_>) -> Option<CancelMode> {
-        let text = self.text(entry, "compensate, drain or abandon")?;
-        let mode = serde_json::from_value(Value::from(text.as_str())).ok();
-        if mode.is_none() {
-            let message = format!(
-                "mode is \"{}\", expected compensate, drain or abandon",
-                text.escape_debug()
-            );
-            self.findings
-                .error(codes::WRONG_VALUE, entry.value.span.clone(), message);
-        }
-        mode
-    }
-
-    fn dead_letter(&mut self, entry: &Entry<'_>) -> Option<Action> {
-        let text = self.text(entry, "retry or discard")?;
-        let decision = match text.as_str() {
-            "retry" => LetterDecision::Retry,
-            "discard" => LetterDecision::Discard,
-            other => {
-                let message = format!(
-                    "dead_letter is \"{}\", expected retry or discard",
-                    other.escape_debug()
-                );
-                self.findings
-                    .error(codes::WRONG_VALUE, entry.value.span.clone(), message);
-                return None;
-            }
-        };
-        Some(Action::DeadLetter(decision, entry.value.span.clone()))
-    }
-
-    /// An alias, as `{name: value}`.
-    fn alias(&mut self, entry: &Entry<'_>) -> Option<Alias> {
-        let said = self.tree(entry)?.value();
-        let named = said.as_object().filter(|named| named.len() == 1);
-        let alias = named
-            .and_then(|named| named.iter().next())
-            .map(|(name, value)| Alias {
-                name: name.clone(),
-                value: value.as_str().map_or_else(|| value.to_string(), str::to_owned),
-            });
-        let alias = alias.filter(Alias::is_legal);
-        if alias.is_none() {
-            let what = "the name of an alias with its value as a map";
-            fields::expected(&entry.value, &entry.key_span, what, self.findings);
-        }
-        alias
-    }
-
-    fn decide_stuck(&mut self, entry: &Entry<'_>, verdict: Verdict) -> Option<Action> {
-        let step = self.text(entry, "all, or the name of a step")?;
-        Some(Action::DecideStuck(
-            verdict,
-            (step != ALL_STUCK).then_some(step),
-            None,
-        ))
-    }
-
-    /// Something has been undone by other means, or an operator has found out what became of a step.
-    fn resolve(&mut self, fields: &Fields<'_, '_>, entry: &Entry<'_>) -> Option<Action> {
-        let step = self.text(entry, "all, or the name of a step")?;
-        let step = (step != ALL_STUCK).then_some(step);
-        let (said, ok) = (fields.get("as"), fields.get("ok"));
-        let text = match said {
-            None => None,
-            Some(said) => Some(self.text(said, "done or not_done")?),
-        };
-        let found = match (text.as_deref(), ok) {
-            (Some("done"), ok) => {
-                let result = match ok {
-                    None => "{}".to_owned(),
-                    Some(ok) => self.tree(ok)?.value().to_string(),
-                };
-                Some(Found::Done { result })
-            }
-            (_, Some(ok)) => {
-                let message = "\"ok\" is the result of a step that is resolved as done";
-                self.findings
-                    .error(codes::CONTRADICTION, ok.key_span.clone(), message);
-                return None;
-            }
-            (Some("not_done"), None) => Some(Found::NotDone),
-            (Some(other), None) => {
-                let message = format!("as is \"{}\", expected done or not_done", other.escape_debug());
-                self.findings
-                    .error(codes::WRONG_VALUE, said?.value.span.clone(), message);
-                return None;
-            }
-            (None, None) => None,
-        };
-        if let (Some(said), None) = (said, &step) {
-            let message = "\"as\" is about one step: say which";
-            self.findings
-                .error(codes::CONTRADICTION, said.key_span.clone(), message);
-        }
-        Some(Action::DecideStuck(Verdict::Resolve, step, found))
-    }
-
-    fn event(&mut self, fields: &Fields<'_, '_>, entry: &Entry<'_>) -> Option<EventSpec> {
-        let event_type = self.text(entry, "an event type")?;
-        fields::is_event_type(&event_type, &entry.value.span, self.findings).then_some(())?;
-        let data = match (fields.get("data"), fields.get("data_file")) {
-            (Some(_), Some(second)) => {
-                let message = "an event has either data or data_file, not both";
-                self.findings
-                    .error(codes::CONTRADICTION, second.key_span.clone(), message);
-                return None;
-            }
-            (Some(data), None) => Bytes::from(self.tree(data)?.value().to_string()),
-            (None, Some(file)) => self.data_file(file)?,
-            (None, None) => Bytes::from_static(b"{}"),
-        };
-        let version = match fields.get("version") {
-            None => Some(1),
-            Some(entry) => fields::integer(entry, 0..=u32::MAX, codes::WRONG_VALUE, self.findings),
-        };
-        let mut optional = |key: &str| match fields.get(key) {
-            None => Some(None),
-            Some(entry) => self.text(entry, "text").map(Some),
-        };
-        let (id, correlation_id) = (optional("id")?, optional("correlation_id")?);
-        let (aggregate_id, from) = (optional("aggregate_id")?, optional("from")?);
-        Some(EventSpec {
-            event_type,
-            data,
-            version: version?,
-            id,
-            correlation_id,
-            aggregate_id,
-            from,
-        })
-    }
-
-    fn signal(&mut self, fields: &Fields<'_, '_>, entry: &Entry<'_>) -> Option<Action> {
-        let data = match fields.get("data") {
-            None => Bytes::from_static(b"{}"),
-            Some(entry) => self.object(entry, "the data of a signal as a map")?,
-        };
-        Some(Action::Signal {
-            name: self.text(entry, "the name of a signal")?,
-            data,
-            by: match fields.get("by") {
-                None => String::new(),
-                Some(entry) => self.text(entry, "who sends it")?,
-            },
-        })
-    }
-
-    fn object(&mut self, entry: &Entry<'_>, what: &str) -> Option<Bytes> {
-        let value = self.tree(entry)?.value();
-        if !value.is_object() {
-            fields::expected(&entry.value, &entry.key_span, what, self.findings);
-            return None;
-        }
-        Some(Bytes::from(value.to_string()))
-    }
-
-    fn data_file(&mut self, entry: &Entry<'_>) -> Option<Bytes> {
-        let name = self.text(entry, "the name of a file")?;
-        let path = self.folder.join(&name);
-        let read = std::fs::read(&path)
-            .map_err(|error| error.to_string())
-            .and_then(|bytes| {
-                serde_json::from_slice::<Value>(&bytes)
-                    .map(|_| Bytes::from(bytes))
-                    .map_err(|error| format!("is not JSON: {error}"))
-            });
-        read.map_err(|error| {
-            let message = format!("{}: {error}", path.display());
-            self.findings
-                .error(codes::WRONG_VALUE, entry.value.span.clone(), message);
-        })
-        .ok()
-    }
-
-    fn instant(&mut self, entry: &Entry<'_>) -> Option<TimeMs> {
+    pub(super) fn instant(&mut self, entry: &Entry<'_>) -> Option<TimeMs> {
         let text = self.text(entry, "an instant such as 2026-01-01T10:00:00Z")?;
         match text.parse::<jiff::Timestamp>() {
             Ok(instant) => Some(TimeMs(instant.as_millisecond())),

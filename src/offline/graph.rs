@@ -37,7 +37,7 @@ pub enum Link {
     Part,
     /// The second undoes the first.
     Undo,
-    /// Something went wrong in the first, and the second begins anew.
+    /// Something went wrong in the first, and the second begins again.
     Back,
     /// From state to state.
     Transition,

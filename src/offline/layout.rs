@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_needed_stands_above_what_needs_it() {
+    fn a_needed_step_is_drawn_above_the_steps_that_need_it() {
         let graph = graph(4, &[(0, 1), (0, 2), (1, 3), (2, 3)]);
         let laid = layout(&graph);
         for edge in &graph.edges {

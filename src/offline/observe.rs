@@ -3,15 +3,17 @@
 use serde_json::{Map, Value};
 
 use super::work;
+use super::world::planned::is_of_schedule;
 use super::world::{Given, World};
 use crate::kernel::patch::Outcome;
+use crate::kernel::work::WorkItem;
 
 /// An instance and the latest input, ready to be compared.
 #[derive(Debug)]
 pub struct Seen {
     /// `InstanceView`, with maps by name for steps and timers; `null` without an instance.
     pub instance: Value,
-    /// Without what it tells aliases: those that it has are a part of the instance.
+    /// Without what it tells aliases, which are a part of the instance, and schedules.
     pub work: Vec<Value>,
     /// Of each of these, whether work before had its idempotency key.
     pub repeated: Vec<bool>,
@@ -29,14 +31,16 @@ impl Seen {
     /// Looks at `world` after `given`.
     #[must_use]
     pub fn after(world: &World, given: &Given) -> Self {
-        let told = || given.work.iter().filter(|item| !item.kind.is_incidental());
+        let told = |item: &&WorkItem| !item.kind.is_incidental() && !is_of_schedule(item);
+        let told = || given.work.iter().filter(told);
         Self {
             instance: instance(world),
             work: told().map(|item| work::shown(world, item)).collect(),
             repeated: told().map(|item| world.repeats(item)).collect(),
-            ignored: match given.shown() {
-                Some(Outcome::Ignored(reason)) => Some(reason.as_str()),
-                _ => None,
+            ignored: match (given.skipped, given.shown()) {
+                (Some(skip), _) => Some(skip.as_str()),
+                (None, Some(Outcome::Ignored(reason))) => Some(reason.as_str()),
+                (None, _) => None,
             },
             rejected: given.rejection.clone(),
             deferred: given.shown() == Some(Outcome::Deferred),

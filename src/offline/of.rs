@@ -20,7 +20,7 @@ pub struct Of {
     pub step: String,
     /// 1 is the first.
     pub attempt: Option<u32>,
-    /// How often the step had begun anew, by loops or `goto`: 0 is the first time.
+    /// How often the step had begun again, by loops or `goto`: 0 is the first time.
     pub turn: Option<u32>,
     /// Index of the item of a loop over a list: 0 is the first.
     pub item: Option<u32>,

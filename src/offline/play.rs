@@ -1,25 +1,25 @@
 //! Playing a case: its steps become inputs of one instance.
 
-use std::ops::Range;
+mod act;
+
 use std::sync::Arc;
 
+pub use act::{act, scheduled};
+use act::{event, is_held};
 use bytes::Bytes;
 use serde_json::Value;
 
 use super::answer::Answer;
 use super::codes;
 use super::compare::{self, Fault};
-use super::expect::{Expect, OTHER_INSTANCE};
-use super::file::{Action, Case, EventSpec, Placed, Step, SucceedSpec, Suite};
+use super::expect::Expect;
+use super::file::{Action, Case, EventSpec, Placed, Step, Suite};
 use super::observe::Seen;
-use super::of::Of;
 use super::work;
-use super::world::time::Hold;
 use super::world::{Given, Manner, World};
-use crate::kernel::alias::Alias;
 use crate::kernel::definition::Definition;
-use crate::kernel::ids::{InstanceId, Key, TenantId, TimeMs};
-use crate::kernel::input::{CallbackOutcome, Control, DomainEvent, StuckDecision, WorkOutcome};
+use crate::kernel::ids::{InstanceId, Key, TenantId};
+use crate::kernel::input::WorkOutcome;
 use crate::kernel::json::Json;
 use crate::kernel::limits::Limits;
 use crate::kernel::schedule;
@@ -54,6 +54,12 @@ pub enum Obstacle {
     Fault(Box<Fault>),
     /// The input is accounted for without the kernel.
     Seen(Box<Seen>),
+}
+
+impl From<Fault> for Obstacle {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(Box::new(fault))
+    }
 }
 
 /// Plays `case` in the given manner. Only [`Manner::Plain`] compares with what is expected.
@@ -126,8 +132,14 @@ pub fn turn_to(world: &mut World, step: &Step) -> Result<(), Fault> {
     let Some((at, span)) = &step.at else {
         return Ok(());
     };
+    let run = match step.action {
+        Action::Schedule(planned) if !at.contains('/') => {
+            Some(format!("{at}/{}", schedule::run_key(planned)))
+        }
+        _ => None,
+    };
     let instance = world
-        .named(at)
+        .named(run.as_ref().unwrap_or(at))
         .map_err(|message| Fault::new(codes::UNPLAYABLE, span.clone(), message, None))?;
     world.look_at(instance);
     Ok(())
@@ -205,29 +217,37 @@ pub fn open(case: &Case, players: &Cast, manner: Manner) -> Result<World, Fault>
         saga: definition.name.clone(),
         key,
     };
+    // A saga that starts by the clock has an instance for each time.
+    let is_planned = |step: &Placed| matches!(step.step.action, Action::Schedule(_));
+    let alone = players.others.is_empty() && case.steps.iter().any(is_planned);
+    let own = alone.then(|| Arc::clone(definition));
     let mut world = World::together(
         Arc::clone(definition),
-        &players.others,
+        own.as_ref().map_or(&players.others, std::slice::from_ref),
         instance,
         case.start,
         manner,
     );
     let mut steps = case.steps.iter().map(|placed| &*placed.step);
-    let first = steps.clone().find_map(|step| match &step.action {
+    let first = steps.find(|step| match &step.action {
         // An alias says nothing about the key.
-        Action::Event(spec) if definition.by.contains_key(&spec.event_type) => None,
+        Action::Event(spec) if definition.by.contains_key(&spec.event_type) => false,
         // Others may hear what this saga does not.
-        Action::Event(spec) if !players.others.is_empty() && !hears(definition, spec) => None,
-        Action::Event(spec) => Some((step, spec)),
-        _ => None,
+        Action::Event(spec) => players.others.is_empty() || hears(definition, spec),
+        Action::Schedule(_) => step.at.is_none(),
+        _ => false,
     });
-    let planned = steps.find_map(|step| match step.action {
-        Action::Schedule(planned) => Some(planned),
-        _ => None,
-    });
-    world.instance.key = match (&case.key, first) {
+    world.instance.key = match (&case.key, first.map(|step| (step, &step.action))) {
+        (said, Some((step, Action::Schedule(planned)))) => {
+            let key = schedule::run_key(*planned);
+            if said.as_ref().is_some_and(|said| *said != key) {
+                let message = format!("the key of the case is another one than that of the run, {key}");
+                return Err(Fault::new(codes::UNPLAYABLE, step.span.clone(), message, None));
+            }
+            key
+        }
         (Some(key), _) => key.clone(),
-        (None, Some((step, spec))) => {
+        (None, Some((step, Action::Event(spec)))) => {
             let event = event(&mut world.clone(), step, spec)?;
             world.key_of(&event).map_err(|(reason, why)| {
                 let message = format!("the first event finds no instance ({reason}): {why}");
@@ -235,10 +255,9 @@ pub fn open(case: &Case, players: &Cast, manner: Manner) -> Result<World, Fault>
                 Fault::new(codes::UNPLAYABLE, step.span.clone(), message, help)
             })?
         }
-        (None, None) => {
+        (None, _) => {
             let message = "the case has neither an event nor a planned time nor a key";
-            let fault = || Fault::new(codes::UNPLAYABLE, case.span.clone(), message, None);
-            planned.map(schedule::run_key).ok_or_else(fault)?
+            return Err(Fault::new(codes::UNPLAYABLE, case.span.clone(), message, None));
         }
     };
     Ok(world)
@@ -252,159 +271,18 @@ pub fn perform(world: &mut World, suite: &Suite, step: &Step) -> Result<Given, O
     let Some(before) = &step.before else {
         return act(world, suite, step);
     };
-    let obstacle = |fault| Obstacle::Fault(Box::new(fault));
-    let timer = before.find(world).map_err(obstacle)?;
+    let timer = before.find(world)?;
     let (hold, held_span) = &step.hold;
     let mut given = world.advance_to(&timer, hold);
     is_held(world, hold, held_span)?;
     if !before.find(world).is_ok_and(|left| left.0 == timer.0) {
-        return Err(obstacle(before.cleared()));
+        return Err(before.cleared().into());
     }
     // What a case sees of the input is the input's, not that of a timer before it.
     given.outcome = None;
     let input = act(world, suite, step)?;
     given.add(input);
     Ok(given)
-}
-
-/// Carries out what a step does, whenever it comes.
-///
-/// # Errors
-/// As [`perform`].
-pub fn act(world: &mut World, suite: &Suite, step: &Step) -> Result<Given, Obstacle> {
-    match &step.action {
-        Action::Event(spec) => {
-            let event = event(world, step, spec).map_err(|fault| Obstacle::Fault(Box::new(fault)))?;
-            if world.is_together() {
-                return give_all(world, step, &event);
-            }
-            match world.key_of(&event) {
-                Ok(key) if key == world.instance.key => Ok(world.give_event(event)),
-                Ok(key) => match Alias::of(&key) {
-                    Some(alias) => Ok(world.give_matched(event, &alias)),
-                    None => Err(other_instance(world, step, &key)),
-                },
-                Err((reason, message)) => {
-                    let mut seen = Seen::after(world, &Given::default());
-                    seen.rejected = Some((reason.to_owned(), message));
-                    Err(Obstacle::Seen(Box::new(seen)))
-                }
-            }
-        }
-        Action::Result(spec) => {
-            let Some(item) = work::find(world, &spec.of).cloned() else {
-                let fault = not_awaited(world, &spec.of, &spec.of_span);
-                return Err(Obstacle::Fault(Box::new(fault)));
-            };
-            Ok(world.give_result(&item, outcome(&spec.outcome)))
-        }
-        Action::Succeed(spec) => succeed(world, suite, spec),
-        Action::Callback(spec) => {
-            let Some(item) = work::find(world, &spec.of) else {
-                let fault = not_awaited(world, &spec.of, &spec.of_span);
-                return Err(Obstacle::Fault(Box::new(fault)));
-            };
-            let work = item.idempotency_key.clone();
-            let outcome = called_back(&spec.outcome);
-            Ok(world.give_control(Control::Callback { work, outcome }))
-        }
-        Action::Heartbeat(of, span) => {
-            let Some(item) = work::find(world, of) else {
-                return Err(Obstacle::Fault(Box::new(not_awaited(world, of, span))));
-            };
-            let work = item.idempotency_key.clone();
-            Ok(world.give_control(Control::Heartbeat { work }))
-        }
-        Action::Advance(ms) => {
-            let (hold, span) = &step.hold;
-            let given = world.advance(*ms, hold);
-            is_held(world, hold, span)?;
-            Ok(given)
-        }
-        Action::Cancel(reason, mode) => {
-            let (reason, mode) = (reason.clone(), *mode);
-            Ok(world.give_control(Control::Cancel { reason, mode }))
-        }
-        Action::Retry => Ok(world.give_control(Control::Retry)),
-        Action::Start(input) => {
-            let input = input.clone();
-            Ok(world.give_control(Control::Start { input, parent: None }))
-        }
-        Action::Schedule(planned) => {
-            scheduled(world, step, *planned).map_err(|fault| Obstacle::Fault(Box::new(fault)))
-        }
-        Action::DecideStuck(verdict, step, found) => {
-            Ok(world.give_control(Control::DecideStuck(StuckDecision {
-                verdict: *verdict,
-                step: step.clone(),
-                item: None,
-                by: String::new(),
-                reason: String::new(),
-                found: found.clone(),
-            })))
-        }
-        Action::DeadLetter(decision, span) => world.decide(*decision).map_err(|message| {
-            let fault = Fault::new(codes::UNPLAYABLE, span.clone(), message, None);
-            Obstacle::Fault(Box::new(fault))
-        }),
-        Action::RefuseAlias(alias) => Ok(world.refuse_alias(alias)),
-        Action::AcceptAlias(alias) => Ok(world.accept_alias(alias)),
-        Action::Signal { name, data, by } => {
-            let (name, data, by) = (name.clone(), data.clone(), by.clone());
-            let hops = 0;
-            Ok(world.give_control(Control::Signal { name, data, by, hops }))
-        }
-    }
-}
-
-/// Everyone who hears an event gets it.
-fn give_all(world: &mut World, step: &Step, event: &DomainEvent) -> Result<Given, Obstacle> {
-    world.give_all(event).ok_or_else(|| {
-        let message = format!("nobody hears \"{}\"", event.event_type.escape_debug());
-        let fault = Fault::new(codes::UNPLAYABLE, step.span.clone(), message, None);
-        Obstacle::Fault(Box::new(fault))
-    })
-}
-
-/// The instance starts for a planned time, which has then come.
-fn scheduled(world: &mut World, step: &Step, planned: TimeMs) -> Result<Given, Fault> {
-    let fault = |message: &str, help| Fault::new(codes::UNPLAYABLE, step.span.clone(), message, help);
-    let Some(schedule) = &world.definition.schedule else {
-        return Err(fault("the saga has no schedule", None));
-    };
-    if !schedule.plans(planned) {
-        let next = schedule.next(planned);
-        let help = next.map(|next| format!("the next planned time is {next}, {}", schedule.zone.shown(next)));
-        return Err(fault(
-            &format!("{planned} is not a planned time of the schedule"),
-            help,
-        ));
-    }
-    world.now = world.now.max(planned);
-    let input = Bytes::from(schedule::run_input(planned));
-    Ok(world.give_control(Control::Start { input, parent: None }))
-}
-
-/// All work of a name succeeds, and what this begins, until none is awaited.
-fn succeed(world: &mut World, suite: &Suite, spec: &SucceedSpec) -> Result<Given, Obstacle> {
-    let mut given = Given::default();
-    for answered in 0..ANSWERS_MAX {
-        let Some(item) = work::awaited_of(world, spec.of.as_ref()).cloned() else {
-            if answered > 0 {
-                return Ok(given);
-            }
-            let of = spec.of.clone().unwrap_or_else(|| Of::named("any work"));
-            return Err(Obstacle::Fault(Box::new(not_awaited(world, &of, &spec.span))));
-        };
-        let result = work::default_result(suite, world, &item);
-        given.add(world.give_result(&item, succeeded(&result)));
-        if given.rejection.is_some() {
-            return Ok(given);
-        }
-    }
-    let message = format!("after {ANSWERS_MAX} results there is still work");
-    let fault = Fault::new(codes::UNPLAYABLE, spec.span.clone(), message, None);
-    Err(Obstacle::Fault(Box::new(fault)))
 }
 
 /// What a test calls an answer, as the kernel takes it.
@@ -437,87 +315,9 @@ pub fn outcome(answer: &Answer) -> WorkOutcome {
     }
 }
 
-/// The same of a callback.
-fn called_back(answer: &Answer) -> CallbackOutcome {
-    match answer {
-        Answer::Ok(data) | Answer::Unusable { result: data, .. } => CallbackOutcome::Done {
-            data: Bytes::from(data.to_string()),
-        },
-        Answer::Error { class, message, .. } => CallbackOutcome::Failed {
-            class: class.clone(),
-            message: message.clone(),
-        },
-        Answer::Timeout(class) => CallbackOutcome::Failed {
-            class: class.as_str().to_owned(),
-            message: String::new(),
-        },
-    }
-}
-
 #[must_use]
 pub fn succeeded(result: &Value) -> WorkOutcome {
     WorkOutcome::Succeeded {
         payload: Bytes::from(result.to_string()),
     }
-}
-
-fn event(world: &mut World, step: &Step, spec: &EventSpec) -> Result<DomainEvent, Fault> {
-    let publishers = world.definition.publishers(&spec.event_type);
-    if let Some(from) = &spec.from
-        && !publishers.iter().any(|saga| saga.as_str() == from)
-    {
-        let (saga, fact) = (&world.definition.name, spec.event_type.escape_debug());
-        let message = format!(
-            "saga \"{saga}\" hears no \"{fact}\" of \"{}\"",
-            from.escape_debug()
-        );
-        return Err(Fault::new(codes::UNPLAYABLE, step.span.clone(), message, None));
-    }
-    world
-        .event(spec)
-        .map_err(|error| Fault::new(codes::UNPLAYABLE, step.span.clone(), error.to_string(), None))
-}
-
-fn other_instance(world: &World, step: &Step, key: &Key) -> Obstacle {
-    let expected = step.expect.as_ref().and_then(|expect| expect.ignored.as_ref());
-    if expected.and_then(|tree| tree.text()) == Some(OTHER_INSTANCE) {
-        let mut seen = Seen::after(world, &Given::default());
-        seen.ignored = Some(OTHER_INSTANCE);
-        return Obstacle::Seen(Box::new(seen));
-    }
-    let message = format!(
-        "the event is for the instance \"{}\", this is \"{}\"",
-        key.as_str().escape_debug(),
-        world.instance.key.as_str().escape_debug()
-    );
-    let help = Some(format!("if that is meant, expect {{ignored: {OTHER_INSTANCE}}}"));
-    let fault = Fault::new(codes::UNPLAYABLE, step.span.clone(), message, help);
-    Obstacle::Fault(Box::new(fault))
-}
-
-/// A name that no work has holds nothing back, so it is a mistake.
-fn is_held(world: &World, hold: &Hold, span: &Range<usize>) -> Result<(), Obstacle> {
-    let Hold::Named(names) = hold else {
-        return Ok(());
-    };
-    for name in names {
-        let of = Of::named(name);
-        if !world.sent.iter().any(|item| world.is(item, &of)) {
-            let mut fault = not_awaited(world, &of, span);
-            fault.message = format!("no work is called \"{}\"", name.escape_debug());
-            return Err(Obstacle::Fault(Box::new(fault)));
-        }
-    }
-    Ok(())
-}
-
-fn not_awaited(world: &World, of: &Of, span: &Range<usize>) -> Fault {
-    let message = format!("nothing awaits a result of \"{}\"", of.to_string().escape_debug());
-    let awaited = work::awaited(world);
-    let help = if awaited.is_empty() {
-        "no work is awaited at this point".to_owned()
-    } else {
-        format!("awaited are {}", awaited.join(", "))
-    };
-    Fault::new(codes::UNPLAYABLE, span.clone(), message, Some(help))
 }

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back_as_the_same_value() {
+    fn an_updated_expectation_is_read_back_as_the_same_value() {
         for value in [
             json!({"a": "no", "b": "1", "c": "x y", "d": "", "e": "ok", "f": [1, 2.5, null, true], "g h": {}}),
             json!("a: b"),

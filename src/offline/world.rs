@@ -1,25 +1,18 @@
 //! One instance in a partition of its own, in memory, with a clock that moves only when a case says so. The partition
 //! decides as that of a shard does: it is the same machine.
 
-use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use saga_runner_partition::machine::apply::Turn;
-use saga_runner_partition::machine::message::{Answer, LetterDecision, Order};
 use saga_runner_partition::machine::opening::Terms;
 use saga_runner_partition::machine::source::StreamState;
-use saga_runner_partition::machine::staging::{Run, Staged};
-use saga_runner_partition::machine::watch::{Told, Watch};
 use saga_runner_partition::machine::{Keep, Partition};
-use saga_runner_partition::storage::read::Found;
 use saga_runner_partition::storage::rows::{HistoryRow, Waiting};
-use saga_runner_partition::storage::{Batch, Memory, StorageError};
+use saga_runner_partition::storage::{Memory, StorageError};
 
-use super::coverage::{Covered, Listener};
+use super::coverage::Covered;
 use super::file::EventSpec;
 use super::of::{Address, Of};
-use super::work;
 use crate::kernel::alias::Alias;
 use crate::kernel::definition::{Definition, DefinitionSet};
 use crate::kernel::duration::Millis;
@@ -29,23 +22,23 @@ use crate::kernel::input::{
     Control, DomainEvent, Input, InputBody, Origin, SourceStream, WorkOutcome, WorkResult,
 };
 use crate::kernel::limits::Limits;
-use crate::kernel::patch::{Note, Outcome};
 use crate::kernel::record::{Record, Summary};
-use crate::kernel::transition::Trace;
 use crate::kernel::view::{BlockedView, InstanceView};
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
 use again::Taken;
-use time::Timer;
 use wire::Wire;
 
 pub mod again;
+mod ear;
+mod given;
 mod messages;
+pub mod planned;
 mod recorded;
 pub mod time;
+mod transactions;
 mod wire;
 
-/// Most messages that one input may send to aliases and from there, directly or through what it sets free.
-const MESSAGES_MAX: usize = 10_000;
+pub use given::Given;
 
 /// How inputs are given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -55,45 +48,6 @@ pub enum Manner {
     Plain,
     /// Each is published a second time right after the first.
     Twice,
-}
-
-/// What one input came to, with what it set free.
-#[derive(Debug, Clone, Default)]
-pub struct Given {
-    /// Of the input itself; `None` for time that passed without a timer.
-    pub outcome: Option<Outcome>,
-    /// Of the input at an alias, where it was addressed to one.
-    pub at_alias: Option<Outcome>,
-    /// Of the input at another instance, where it was not for the one that is looked at.
-    pub elsewhere: Option<Outcome>,
-    /// Reason and message of the first dead letter among the input and what it set free.
-    pub rejection: Option<(String, String)>,
-    /// The input waits behind a dead letter.
-    pub waits: bool,
-    pub work: Vec<WorkItem>,
-    pub notes: Vec<Note>,
-    /// A repetition did not leave things as they were, or the store has failed.
-    pub unsteady: Option<String>,
-}
-
-impl Given {
-    /// What a case sees: what came of the input at the instance, or else at the alias that it was addressed to.
-    #[must_use]
-    pub fn shown(&self) -> Option<Outcome> {
-        self.outcome.or(self.at_alias).or(self.elsewhere)
-    }
-
-    /// What another input brought besides.
-    pub fn add(&mut self, other: Self) {
-        self.outcome = self.outcome.or(other.outcome);
-        self.at_alias = self.at_alias.or(other.at_alias);
-        self.elsewhere = self.elsewhere.or(other.elsewhere);
-        self.rejection = self.rejection.take().or(other.rejection);
-        self.waits |= other.waits;
-        self.unsteady = self.unsteady.take().or(other.unsteady);
-        self.work.extend(other.work);
-        self.notes.extend(other.notes);
-    }
 }
 
 #[derive(Debug)]
@@ -164,52 +118,6 @@ impl Clone for World {
             events: self.events.clone(),
             history: self.history.clone(),
         }
-    }
-}
-
-/// Hears what the machine says of each input.
-struct Ear<'w> {
-    instance: &'w InstanceId,
-    /// Saga of the first input, and the notes of all.
-    heard: RefCell<(Option<SagaName>, Vec<Note>)>,
-    listener: Listener,
-    given: RefCell<Given>,
-    /// Events that were applied.
-    events: RefCell<Vec<Taken>>,
-}
-
-impl Watch for Ear<'_> {
-    fn told(&self, input: &Input, what: Told<'_>) {
-        let mut given = self.given.borrow_mut();
-        match what {
-            Told::Outcome(outcome, notes) => {
-                let is_alias = Alias::of(&input.instance.key).is_some();
-                if let (InputBody::Event(event), Outcome::Applied, false) = (&input.body, outcome, is_alias) {
-                    let (instance, event) = (input.instance.clone(), event.clone());
-                    self.events.borrow_mut().push(Taken { instance, event });
-                }
-                let mut heard = self.heard.borrow_mut();
-                heard.0.get_or_insert_with(|| input.instance.saga.clone());
-                heard.1.extend(notes.iter().cloned());
-                if input.instance == *self.instance {
-                    given.outcome = given.outcome.or(Some(outcome));
-                    given.notes.extend(notes.iter().cloned());
-                } else if is_alias {
-                    given.at_alias = given.at_alias.or(Some(outcome));
-                } else {
-                    given.elsewhere = given.elsewhere.or(Some(outcome));
-                }
-            }
-            Told::Dead { reason, message } => {
-                let dead = || (reason.to_owned(), message.to_owned());
-                given.rejection.get_or_insert_with(dead);
-            }
-            Told::Waits => given.waits = true,
-        }
-    }
-
-    fn trace(&self) -> &dyn Trace {
-        &self.listener
     }
 }
 
@@ -303,7 +211,8 @@ impl World {
     }
 
     /// Whether `of` means this piece of work, if it is looked for at its instance.
-    fn is_anywhere(&self, item: &WorkItem, of: &Of) -> bool {
+    #[must_use]
+    pub fn is_anywhere(&self, item: &WorkItem, of: &Of) -> bool {
         let address = self.addresses.get(&item.command_id);
         address.is_some_and(|address| of.means(item, address))
     }
@@ -485,186 +394,5 @@ impl World {
             },
             body,
         }
-    }
-
-    /// An operator decides about the dead letter behind which inputs of the instance wait.
-    ///
-    /// # Errors
-    /// A sentence, where there is none.
-    pub fn decide(&mut self, decision: LetterDecision) -> Result<Given, String> {
-        let waiting = self.partition.waiting.get(&self.instance);
-        let number = waiting
-            .and_then(|waiting| waiting.behind)
-            .ok_or("no dead letter stands before the instance")?;
-        let tenant = self.instance.tenant.clone();
-        let mut answer: Option<Answer> = None;
-        let given = self.transact(|run| {
-            answer = run.carry_out(Order::Decision {
-                tenant: &tenant,
-                number,
-                decision,
-            })?;
-            Ok(())
-        });
-        match answer {
-            Some(Err(refused)) => Err(refused.to_string()),
-            Some(Ok(())) | None => Ok(given),
-        }
-    }
-
-    /// Gives an input, and what it sets free.
-    pub fn give(&mut self, input: &Input) -> Given {
-        let mut given = self.take(input);
-        let is_kept = given.shown() == Some(Outcome::Deferred) || given.waits;
-        if self.manner == Manner::Twice && given.rejection.is_none() && !is_kept {
-            let (before, sent) = (self.last().map(plain), self.sent.len());
-            let again = self.take(input);
-            if let Some(Outcome::Applied | Outcome::Deferred) = again.outcome {
-                given.unsteady = Some("the same message is applied a second time".to_owned());
-            } else if before != self.last().map(plain) || sent != self.sent.len() {
-                given.unsteady = Some("a message that is ignored changes the instance".to_owned());
-            }
-        }
-        given
-    }
-
-    fn take(&mut self, input: &Input) -> Given {
-        self.transact(|run| run.take(input, Turn::FIRST))
-    }
-
-    /// Runs one transaction of the machine, and then those of the messages that it sends to aliases and from there.
-    fn transact(&mut self, work: impl FnOnce(&mut Run<'_>) -> Result<(), StorageError>) -> Given {
-        let mut inputs = VecDeque::new();
-        let mut given = self.commit(work, &mut inputs);
-        let mut rest = MESSAGES_MAX;
-        loop {
-            let Some((row, input)) = inputs.pop_front() else {
-                // An alias that was asked answers at a timer of its own, which is due.
-                let Some((due, set_by, target)) = self.question() else {
-                    break;
-                };
-                let more = self.commit(|run| run.fire_one(due, set_by, target, false), &mut inputs);
-                given.add(more);
-                continue;
-            };
-            if rest == 0 {
-                let message = format!("one input sends more than {MESSAGES_MAX} messages to aliases");
-                given.unsteady.get_or_insert(message);
-                break;
-            }
-            rest -= 1;
-            let more = self.commit(
-                |run| {
-                    run.carry_out(Order::Delivered(&[row]))?;
-                    run.take(&input, Turn::FIRST)
-                },
-                &mut inputs,
-            );
-            given.add(more);
-        }
-        given
-    }
-
-    /// A timer of an alias that is due.
-    fn question(&self) -> Option<Timer> {
-        let record = self.record.as_ref();
-        let has_aliases = self.is_together() || record.is_some_and(|record| !record.aliases.is_empty());
-        let timers = has_aliases.then(|| self.store.reader().timers(None, usize::MAX).ok())??;
-        let is_it = |(due, _, target): &Timer| *due <= self.now && Alias::of(&target.instance.key).is_some();
-        timers.into_iter().find(is_it)
-    }
-
-    /// One transaction; `inputs` gets what it sends to aliases, and from aliases to the instance.
-    fn commit(
-        &mut self,
-        work: impl FnOnce(&mut Run<'_>) -> Result<(), StorageError>,
-        inputs: &mut VecDeque<(WorkRef, Input)>,
-    ) -> Given {
-        let ear = Ear {
-            instance: &self.instance,
-            heard: RefCell::default(),
-            listener: Listener::default(),
-            given: RefCell::default(),
-            events: RefCell::default(),
-        };
-        let mut staged = self.partition.stage();
-        let (partition, now) = (&self.partition, self.now);
-        let committed = self.store.write::<_, StorageError>(|batch: &Batch<'_>| {
-            let mut run = partition.run_in(batch, &mut staged, now);
-            run.ground.watch = Some(&ear);
-            work(&mut run)?;
-            partition.finish(batch, &mut staged, now, false)
-        });
-        let Ear {
-            listener,
-            given,
-            heard,
-            events,
-            ..
-        } = ear;
-        let mut given = given.into_inner();
-        let found = match committed {
-            Ok(found) => found,
-            Err(error) => {
-                given.unsteady = Some(error.to_string());
-                return given;
-            }
-        };
-        self.partition.adopt(&mut staged, found);
-        self.events.append(&mut events.into_inner());
-        if given.rejection.is_none() {
-            let (saga, notes) = heard.into_inner();
-            let saga = saga.unwrap_or_else(|| self.instance.saga.clone());
-            let covered = self.covered.entry(saga).or_default();
-            covered.append(&mut listener.heard(&notes));
-        }
-        self.look();
-        self.release(staged, &mut given, inputs);
-        given
-    }
-
-    /// Reads the instance back.
-    fn look(&mut self) {
-        if Alias::of(&self.instance.key).is_none() {
-            self.lives.insert(self.instance.clone());
-        }
-        let found = self.store.reader().instance(&self.instance).ok().flatten();
-        (self.record, self.ended) = match found {
-            Some(Found::Live(record)) => (Some(record), None),
-            Some(Found::Ended(summary)) => (None, Some(summary)),
-            None => (None, None),
-        };
-    }
-
-    /// Takes over the work that a commit has made true.
-    fn release(&mut self, staged: Staged, given: &mut Given, inputs: &mut VecDeque<(WorkRef, Input)>) {
-        for (row, item) in staged.work {
-            self.tell(row, &item, given, inputs);
-            if Alias::of(&item.instance.key).is_some() {
-                continue;
-            }
-            let read = self.read(&item.instance);
-            let record = read.as_ref();
-            self.lives.insert(item.instance.clone());
-            let repeats = !self.keys.insert(item.idempotency_key.clone());
-            let address = Address::of(work::name(&item, record), &item, record, repeats);
-            self.addresses.insert(item.command_id, address);
-            self.sent.push(item.clone());
-            if item.kind.awaits_result() {
-                self.outbox.insert(row, item.clone());
-            }
-            given.work.push(item);
-        }
-        for row in &staged.completed {
-            self.outbox.remove(row);
-        }
-    }
-}
-
-/// A record without where its history stands, which counts ignored inputs, too.
-fn plain(record: &Record) -> Record {
-    Record {
-        last_history: None,
-        ..record.clone()
     }
 }

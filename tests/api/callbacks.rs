@@ -85,7 +85,7 @@ async fn waiting(rig: &Rig, contract: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_has_the_token_says_how_it_went_and_nobody_else() {
+async fn only_a_valid_callback_token_completes_the_step() {
     let (mut rig, service, _key) = signing().await;
     for contract in ["c-1", "c-2", "c-3"] {
         waiting(&rig, contract).await;
@@ -152,7 +152,7 @@ async fn who_has_the_token_says_how_it_went_and_nobody_else() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_has_the_token_and_falls_silent_loses_it_whatever_happens_to_the_process() {
+async fn a_silent_callback_token_expires_despite_restarts() {
     let (mut rig, service, _key) = signing().await;
     send(
         &rig,

@@ -61,6 +61,11 @@ pub struct Answer {
 }
 
 impl Answer {
+    /// Sends a request that was put together by hand.
+    pub async fn of(request: reqwest::RequestBuilder) -> Self {
+        answer(request).await
+    }
+
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
@@ -73,7 +78,9 @@ impl Answer {
         assert_eq!(body["code"], code, "{self:?}");
         assert_eq!(body["status"], status, "{self:?}");
         let told = |member: &str| body[member].as_str().is_some_and(|text| !text.is_empty());
-        assert!(told("title") && told("detail"), "{self:?}");
+        assert!(told("title") && told("detail") && told("trace_id"), "{self:?}");
+        assert_eq!(body["type"], format!("/errors/{code}"), "{self:?}");
+        assert!(body["errors"].is_array(), "{self:?}");
         body
     }
 }

@@ -145,7 +145,7 @@ async fn a_key_that_is_taken_fails_the_step_and_leaves_the_other_alone() {
     let path = format!("/v1/tenants/{TENANT}/sagas/hotel/instances");
     let taken = tour(1);
     let body = json!({"key": format!("{taken}-hotel"), "input": {"nights": 1}}).to_string();
-    assert_eq!(post(&rig, &path, body).await.status, 202);
+    assert_eq!(post(&rig, &path, body).await.status, 201);
     rig.wait_for("hotel", &format!("{taken}-hotel"), phase_is("running"))
         .await;
     send(&rig, TENANT, &taken, "Tour.Booked", json!({"tour": taken})).await;

@@ -10,7 +10,7 @@ use crate::api::caller::{get, instance, post, runner, send, until};
 use crate::support::rig::Rig;
 
 /// The status of a request as it stands, and the whole answer.
-fn raw(rig: &Rig, request: &str) -> (u16, String) {
+pub fn raw(rig: &Rig, request: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(rig.address()).expect("connected");
     stream.write_all(request.as_bytes()).expect("sent");
     let answer = rest(&mut stream);

@@ -3,20 +3,29 @@
 #![allow(clippy::disallowed_methods, reason = "the test waits in real time")]
 
 mod aliases;
+mod auth;
 mod callbacks;
-mod caller;
+pub mod caller;
 mod children;
 mod clients;
+mod conflicts;
+mod controls;
 mod instances;
 mod letters;
 mod of_no_use;
 mod operators;
+mod outcomes;
 #[cfg(feature = "wasm")]
 mod programs;
 mod questions;
 mod redaction;
 mod requests;
 mod schedules;
+mod search;
 mod secrets;
 mod starts;
+mod tenants;
+mod verbs;
 mod waits;
+mod watches;
+mod why;

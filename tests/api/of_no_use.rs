@@ -56,6 +56,7 @@ fn command(rig: &Rig, verb: &str, key: &str, more: &[&str]) -> (Option<i32>, Str
         verb,
         "patient",
         key,
+        "--json",
         "--tenant",
         "acme",
         "--url",
@@ -80,7 +81,16 @@ async fn a_command_that_would_change_nothing_is_refused_with_the_reason() {
         ),
         ("retry", json!({"step": "typo"}), "has no step typo"),
         ("retry", json!({"step": "approval"}), "is waiting, not stuck"),
-        ("skip", json!({"step": "approval"}), "is waiting, not stuck"),
+        (
+            "skip",
+            json!({"reason": "not needed"}),
+            "to skip a step that is in progress, say which",
+        ),
+        (
+            "skip",
+            json!({"step": "approval", "as": "not_done", "reason": "not needed"}),
+            "leave out `as`",
+        ),
         (
             "resolve",
             json!({}),
@@ -130,7 +140,7 @@ async fn a_command_that_would_change_nothing_is_refused_with_the_reason() {
             "signals/approve",
             "instance p-1 is failed, and its saga says nothing about the signal approve under after_end",
         ),
-        ("retry", "nothing of instance p-1, which is failed, is stuck"),
+        ("retry", "instance p-1 has ended, it is failed: nothing is stuck"),
     ] {
         let problem = post(&rig, &format!("{path}/{verb}"), "{}")
             .await
@@ -165,7 +175,13 @@ async fn the_command_line_says_stored_of_what_is_of_use_alone() {
     let path = opened(&rig, "p-3").await;
     for (verb, key, more, code, told) in [
         ("retry", "p-3", &[][..], 5, "is stuck"),
-        ("skip", "p-3", &["--step", "approval"], 5, "not stuck"),
+        (
+            "skip",
+            "p-3",
+            &["--step", "typo", "--reason", "not needed"],
+            5,
+            "has no step typo",
+        ),
         ("cancel", "absent", &[], 4, "no instance absent"),
         ("show", "absent", &[], 4, "no instance absent"),
         (

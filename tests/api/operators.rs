@@ -80,7 +80,9 @@ async fn running() -> Rig {
 fn decide(rig: &Rig, verb: &str, saga: &str, key: &str, more: &[&str]) -> Value {
     let mut command = Command::new(env!("CARGO_BIN_EXE_saga-runner"));
     let url = rig.url("");
-    command.args(["instance", verb, saga, key, "--tenant", "acme", "--url", &url]);
+    command.args([
+        "instance", verb, saga, key, "--json", "--tenant", "acme", "--url", &url,
+    ]);
     let output = command.args(more).output().expect("the binary starts");
     assert!(
         output.status.success(),
@@ -91,7 +93,7 @@ fn decide(rig: &Rig, verb: &str, saga: &str, key: &str, more: &[&str]) -> Value 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_stuck_is_tried_again_left_or_resolved_and_the_history_tells_by_whom() {
+async fn a_stuck_compensation_is_retried_skipped_or_resolved_and_the_history_names_the_operator() {
     let rig = running().await;
     for (verb, status) in [("skip", "kept"), ("resolve", "undone")] {
         let path = instance("acme", "stuck", verb);
@@ -153,7 +155,7 @@ async fn a_cancel_undoes_or_leaves_what_was_done() {
             "cancel",
             "patient",
             mode,
-            &["--mode", mode, "--reason", "second thoughts"],
+            &["--mode", mode, "--reason", "second thoughts", "--yes"],
         );
         let view = until(&rig, &path, |view| view["ended"].is_string()).await;
         assert_eq!(
@@ -168,7 +170,7 @@ async fn a_cancel_undoes_or_leaves_what_was_done() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_failure_undoes_all_but_what_it_keeps_whatever_happens_to_the_process() {
+async fn a_failure_undoes_all_but_the_kept_steps_despite_restarts() {
     let mut rig = running().await;
     let path = instance("acme", "closed", "s-1");
     send(&rig, "acme", "e-1", "Shop.Opened", json!({"shop": "s-1"})).await;

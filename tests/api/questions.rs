@@ -103,7 +103,7 @@ async fn asked(rig: &Rig, key: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_operator_says_what_became_of_a_call_that_was_swallowed() {
+async fn an_operator_states_the_outcome_of_a_swallowed_call() {
     let (rig, mut calls) = running().await;
     let view = asked(&rig, "o-1").await;
     assert_eq!(view["phase"], "running");
@@ -192,7 +192,46 @@ async fn an_operator_says_what_became_of_a_call_that_was_swallowed() {
         inputs.text.contains("ch-1") && !inputs.text.contains("DE44"),
         "what the effect redacts is masked, whoever tells it: {inputs:?}"
     );
-    assert_replays(&rig, "o-1");
+    assert_replays(&rig, "o-1", ["resolve: charge", "as: done"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_step_of_unknown_outcome_is_skipped_once_an_operator_says_whether_it_was_done() {
+    let (rig, _calls) = running().await;
+    asked(&rig, "o-1").await;
+    let why = ["--step", "charge", "--by", "ada", "--reason", "paid in cash"];
+    let silent = decide(&rig, "skip", "o-1", &why);
+    let errors = String::from_utf8_lossy(&silent.stderr).into_owned();
+    assert_eq!(silent.status.code(), Some(5), "{errors}");
+    assert!(
+        errors.contains("say whether there is something to undo"),
+        "{errors}"
+    );
+    let result = r#"{"charge_id":"cash-1","iban":"DE44"}"#;
+    let found = ["--as", "not_done", "--result", result];
+    decided(&rig, "skip", "o-1", &[&found[..], &why[..]].concat());
+    let path = instance("acme", "pay", "o-1");
+    let done = until(&rig, &path, |view| view["ended"].is_string()).await;
+    assert_eq!(
+        (&done["phase"], &done["state"], &done["steps"][0]["status"]),
+        (
+            &json!("completed"),
+            &json!({"charge": "cash-1"}),
+            &json!("skipped")
+        )
+    );
+    let history = done["history"].to_string();
+    for told in [r#""verdict":"skip""#, "paid in cash", "ada", "step_skipped"] {
+        assert!(history.contains(told), "{told}: {history}");
+    }
+    let inputs = get(&rig, &format!("{path}/inputs")).await;
+    assert!(
+        inputs.text.contains("cash-1") && !inputs.text.contains("DE44"),
+        "{inputs:?}"
+    );
+    assert_replays(&rig, "o-1", ["skip: charge", "as: not_done"]);
+    let again = decide(&rig, "skip", "o-1", &why);
+    assert_eq!(again.status.code(), Some(5), "it has ended");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -202,7 +241,9 @@ async fn an_answer_that_cannot_be_one_is_refused_at_once() {
     let path = |verb: &str| format!("{}/{verb}", instance("acme", "pay", "o-1"));
     let cases = [
         ("resolve", json!({}), 409),
-        ("skip", json!({"step": "charge"}), 409),
+        ("skip", json!({"step": "charge", "reason": "not needed"}), 409),
+        ("skip", json!({"step": "charge", "as": "not_done"}), 400),
+        ("skip", json!({"as": "done", "reason": "not needed"}), 400),
         ("resolve", json!({"step": "ship", "as": "not_done"}), 409),
         ("resolve", json!({"as": "done", "result": {}}), 400),
         (
@@ -217,7 +258,11 @@ async fn an_answer_that_cannot_be_one_is_refused_at_once() {
         ),
         ("resolve", json!({"step": "charge", "as": "perhaps"}), 400),
         ("retry", json!({"step": "charge", "as": "not_done"}), 400),
-        ("skip", json!({"step": "charge", "as": "done", "result": {}}), 400),
+        (
+            "skip",
+            json!({"step": "charge", "as": "done", "result": {"id": 1}, "reason": "not needed"}),
+            400,
+        ),
     ];
     for (verb, body, status) in cases {
         let answer = post(&rig, &path(verb), body.to_string()).await;
@@ -245,7 +290,7 @@ async fn until_text(rig: &Rig, wanted: &str) {
 }
 
 /// What is recorded of an instance plays again, and makes a case that holds.
-fn assert_replays(rig: &Rig, key: &str) {
+fn assert_replays(rig: &Rig, key: &str, said: [&str; 2]) {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let write = |path: &str, text: &str| {
         let path = dir.path().join(path);
@@ -269,10 +314,9 @@ fn assert_replays(rig: &Rig, key: &str) {
     };
     run(&["replay", &root, "--from", &inputs]);
     let case = run(&["test", &root, "--from-history", &inputs]);
-    assert!(
-        case.contains("resolve: charge") && case.contains("as: done"),
-        "{case}"
-    );
+    for told in said {
+        assert!(case.contains(told), "{told}: {case}");
+    }
     write("sagas/pay.test.yaml", &case);
     run(&["test", &root]);
 }

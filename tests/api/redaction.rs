@@ -56,7 +56,7 @@ fn path(key: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_an_effect_redacts_is_in_no_failure_log_or_page() {
+async fn redacted_values_are_in_no_failure_log_or_page() {
     let extra = json!({"log": {"level": "trace"}});
     let mut rig = Rig::new(None, "30m", Duration::ZERO, extra).await;
     let service = bank().await;

@@ -157,11 +157,11 @@ async fn a_wrong_request_is_told_what_is_wrong() {
     ] {
         get(&rig, path).await.is_problem(404, "SR0502");
     }
-    post(&rig, "/live", "").await.is_problem(405, "SR0501");
-    get(&rig, "/admin/drain").await.is_problem(405, "SR0501");
+    post(&rig, "/live", "").await.is_problem(405, "SR0511");
+    get(&rig, "/admin/drain").await.is_problem(405, "SR0511");
     get(&rig, "/v1/tenants/acme/events")
         .await
-        .is_problem(405, "SR0501");
+        .is_problem(405, "SR0511");
 
     let events = "/v1/tenants/acme/events";
     let good = event("acme", "e-1", "Ratio.Opened", &json!({"ratio": "r-1"}));
@@ -215,7 +215,12 @@ async fn a_wrong_request_is_told_what_is_wrong() {
     }
     for verb in ["cancel", "retry", "skip", "resolve", "signals/go"] {
         let path = format!("{}/{verb}", instance("acme", "ratio", "absent"));
-        post(&rig, &path, "").await.is_problem(404, "SR0502");
+        let body = if verb == "skip" {
+            r#"{"reason": "why"}"#
+        } else {
+            ""
+        };
+        post(&rig, &path, body).await.is_problem(404, "SR0502");
         post(&rig, &path, "{\"reson\": \"x\"}")
             .await
             .is_problem(400, "SR0501");
@@ -232,7 +237,7 @@ async fn a_parameter_that_a_page_does_not_know_is_told_and_never_ignored() {
     for path in [
         "/v1/tenants/acme/sagas/ratio/instances?phase=failed".to_owned(),
         "/v1/tenants/acme/sagas/ratio/instances?limit=1&limit=2".to_owned(),
-        format!("{}?reason=expression", letters("acme")),
+        format!("{}?cause=expression", letters("acme")),
         format!("{found}?histroy=1"),
         format!("{found}/inputs?histroy=1"),
         "/v1/definitions?name=ratio".to_owned(),
@@ -322,10 +327,71 @@ async fn large_and_deep_bodies_harm_nobody() {
     let foreign = event("initech", "e-1", "Ratio.Opened", &json!({"ratio": "r-1"}));
     let answer = post(&rig, "/v1/tenants/initech/events", foreign).await;
     answer.is_problem(404, "SR0502");
-    assert!(answer.text.contains("tenant.unknown"), "{answer:?}");
+    assert!(answer.text.contains("no such tenant"), "{answer:?}");
 
     send(&rig, "acme", "e-1", "Ratio.Opened", json!({"ratio": "r-1"})).await;
     until(&rig, &instance("acme", "ratio", "r-1"), |_| true).await;
+}
+
+const RENT: &str = r"
+apiVersion: sagas/v1
+kind: Saga
+name: rent
+input: {type: object}
+steps: {wait: {wait: {signal: paid, timeout: 1h}}}
+";
+
+/// Such requests were taken, and then there was a dead letter, or the last of the values counted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_that_is_nested_too_deep_or_names_a_key_twice_is_refused_before_it_is_stored() {
+    let rig = runner(Duration::ZERO).await;
+    rig.add_saga("rent", RENT);
+    assert_eq!(post(&rig, "/admin/reload", "").await.status, 200);
+    let starts = "/v1/tenants/acme/sagas/rent/instances";
+    let flat = instance("acme", "rent", "flat-1");
+    let begun = post(&rig, starts, r#"{"key": "flat-1"}"#).await;
+    assert_eq!(begun.status, 201, "{begun:?}");
+    until(&rig, &flat, |view| view["phase"] == "running").await;
+    let nested = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
+    let event = |payload: &str| {
+        format!(
+            r#"{{"event_id":"e-1","event_type":"Opened","aggregate_type":"Ratio","aggregate_id":"r","payload":{payload}}}"#
+        )
+    };
+    let signal = format!("{flat}/signals/paid");
+    for bad in [
+        format!(r#"{{"n":{}}}"#, nested(100)),
+        r#"{"n":{"a":1,"a":2}}"#.to_owned(),
+    ] {
+        for (path, body) in [
+            (starts, format!(r#"{{"key":"flat-2","input":{bad}}}"#)),
+            (&*signal, format!(r#"{{"data":{bad}}}"#)),
+            (
+                &*format!("{flat}/resolve"),
+                format!(r#"{{"step":"wait","as":"done","result":{bad}}}"#),
+            ),
+            ("/v1/callbacks/x", format!(r#"{{"ok":{bad}}}"#)),
+            ("/v1/tenants/acme/events", event(&bad)),
+        ] {
+            post(&rig, path, body).await.is_problem(400, "SR0501");
+        }
+    }
+    for (path, body) in [
+        (starts, r#"{"key":"flat-2","key":"flat-3"}"#),
+        (&*signal, r#"{"by":"a","by":"b"}"#),
+        (&*format!("{flat}/cancel"), r#"{"reason":"a","reason":"b"}"#),
+        (&*format!("{flat}/pause"), r#"{"reason":"a","reason":"b"}"#),
+    ] {
+        post(&rig, path, body).await.is_problem(400, "SR0501");
+    }
+    // All 64 levels of a body may be used: two are around these.
+    let deep = post(&rig, &signal, format!(r#"{{"data":{{"n":{}}}}}"#, nested(62))).await;
+    assert_eq!(deep.status, 202, "{deep:?}");
+    until(&rig, &flat, |view| view["phase"] == "completed").await;
+    assert_eq!(get(&rig, &letters("acme")).await.json()["items"], json!([]));
+    get(&rig, &instance("acme", "rent", "flat-2"))
+        .await
+        .is_problem(404, "SR0502");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -70,7 +70,8 @@ async fn operators_see_schedules_and_let_them_rest() {
     let table = cli(&rig, &["schedule", "list"]);
     let line = table.lines().find(|line| line.contains("leap")).expect("a line");
     assert!(line.contains("paused") && !line.contains(&local), "{table}");
-    let resumed: Value = serde_json::from_str(&cli(&rig, &["schedule", "resume", "leap"])).expect("JSON");
+    let resumed: Value =
+        serde_json::from_str(&cli(&rig, &["schedule", "resume", "leap", "--json"])).expect("JSON");
     assert_eq!(resumed["paused"], false);
     post(&rig, &format!("{path}/resume"), "")
         .await
@@ -96,7 +97,7 @@ async fn a_run_may_be_made_by_hand_and_the_key_of_schedules_is_nobodys() {
     let time = "2024-02-28T23:00:00Z";
     let body = |key: &str, input: Value| json!({"key": key, "input": input}).to_string();
     let made = post(&rig, path, body(time, json!({"time": time}))).await;
-    assert_eq!(made.status, 202);
+    assert_eq!(made.status, 201);
     let run = instance("acme", "leap", time);
     let view = until(&rig, &run, |view| view["phase"] == "running").await;
     assert_eq!(view["state"], json!({"at": time}));

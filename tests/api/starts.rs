@@ -24,15 +24,15 @@ async fn a_request_starts_one_instance_with_its_input() {
     let path = "/v1/tenants/acme/sagas/rent/instances";
     let body = json!({"key": "flat-1", "input": {"months": 3}, "request_id": "r-1"}).to_string();
     let answer = post(&rig, path, body.clone()).await;
-    assert_eq!((answer.status, &answer.json()["key"]), (202, &json!("flat-1")));
+    assert_eq!((answer.status, &answer.json()["key"]), (201, &json!("flat-1")));
     let flat = instance("acme", "rent", "flat-1");
     let view = until(&rig, &flat, |view| view["phase"] == "running").await;
     assert_eq!(view["input"], json!({"months": 3}));
     assert_eq!(view["state"], json!({"left": 3}));
     // The same request is recognised; another one for the same key is refused.
-    assert_eq!(post(&rig, path, body).await.status, 202);
+    assert_eq!(post(&rig, path, body).await.status, 201);
     let other = json!({"key": "flat-1", "input": {"months": 4}}).to_string();
-    post(&rig, path, other).await.is_problem(409, "SR0503");
+    post(&rig, path, other).await.is_problem(409, "SR0515");
     let bad = json!({"key": "flat-2", "input": {"months": "many"}}).to_string();
     let problem = post(&rig, path, bad).await.json();
     assert!(
@@ -62,6 +62,7 @@ async fn a_request_starts_one_instance_with_its_input() {
 
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_saga-runner"))
         .args([
+            "instance",
             "start",
             "rent",
             "--tenant",
@@ -155,10 +156,10 @@ async fn a_key_is_used_again_where_the_saga_says_so() {
     // A request does the same, but not while the flat is let.
     let path = "/v1/tenants/acme/sagas/flat/instances";
     let body = json!({"key": "f-1", "input": {}}).to_string();
-    post(&rig, path, body.clone()).await.is_problem(409, "SR0503");
+    post(&rig, path, body.clone()).await.is_problem(409, "SR0515");
     send(&rig, "acme", "e-5", "Flat.Left", json!({"flat": "f-1"})).await;
     until(&rig, &flat, |view| view["phase"] == "completed").await;
-    assert_eq!(post(&rig, path, body.clone()).await.status, 202);
+    assert_eq!(post(&rig, path, body.clone()).await.status, 201);
     until(&rig, &flat, |view| view["generation"] == 3).await;
     send(&rig, "acme", "e-6", "Flat.Burnt", json!({"flat": "f-1"})).await;
     until(&rig, &flat, |view| view["phase"] == "failed").await;

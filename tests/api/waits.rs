@@ -25,7 +25,7 @@ steps:
 "#;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_step_whose_deadline_passes_is_tried_no_more_whatever_happens_to_the_process() {
+async fn a_step_past_its_deadline_is_not_retried_despite_restarts() {
     let bank = service(ResponseTemplate::new(503)).await;
     let mut rig = Rig::new(None, "30m", Duration::ZERO, json!({})).await;
     rig.add_saga("patient", PATIENT);

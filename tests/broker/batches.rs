@@ -74,7 +74,7 @@ async fn batches(url: &str, messages: u64) -> BTreeMap<u64, Option<String>> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_waits_together_is_stored_together_and_each_has_its_sequence() {
+async fn messages_of_one_batch_are_stored_together_and_each_has_its_sequence() {
     let server = server();
     let broker = batching(&server.url()).await;
     broker.ensure_stream(&spec()).await.unwrap();
@@ -113,7 +113,7 @@ async fn a_message_by_itself_is_no_batch() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_that_cannot_be_stored_keeps_no_other_out() {
+async fn a_message_that_cannot_be_stored_does_not_stop_the_others_of_its_batch() {
     let server = server();
     let broker = batching(&server.url()).await;
     broker.ensure_stream(&spec()).await.unwrap();

@@ -14,4 +14,4 @@ mod cuts;
 mod inproc;
 mod intake;
 mod nats;
-mod secure;
+pub mod secure;

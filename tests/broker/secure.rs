@@ -16,7 +16,7 @@ use sha2::{Digest as _, Sha256};
 use crate::broker::suite::{self, within};
 use crate::support::nats_server::{NatsServer, Options};
 
-fn guarded(config: String) -> NatsServer {
+pub fn guarded(config: String) -> NatsServer {
     NatsServer::start_with(&Options {
         config,
         ..Options::default()
@@ -64,7 +64,7 @@ async fn is_kept_out(server: &NatsServer, more: Value) {
 }
 
 /// Writes a secret so that nobody else can read it.
-fn secret(dir: &Path, name: &str, text: &str) -> PathBuf {
+pub fn secret(dir: &Path, name: &str, text: &str) -> PathBuf {
     let path = dir.join(name);
     fs::write(&path, text).expect("written");
     fs::set_permissions(&path, Permissions::from_mode(0o600)).expect("set");
@@ -145,59 +145,105 @@ fn token(issuer: &KeyPair, subject: &KeyPair, claims: &Value) -> String {
     format!("{signed}.{}", BASE64URL_NOPAD.encode(&signature))
 }
 
+/// A server with an account of JWTs, and what makes credentials files for a user of it.
+pub struct OfJwts {
+    pub server: NatsServer,
+    account: KeyPair,
+}
+
+impl OfJwts {
+    pub fn start() -> Self {
+        let (operator, system) = (KeyPair::new_operator(), KeyPair::new_account());
+        let account = KeyPair::new_account();
+        let limits = json!({"subs": -1, "conn": -1, "leaf": -1, "imports": -1, "exports": -1, "data": -1,
+            "payload": -1, "wildcards": true, "mem_storage": -1, "disk_storage": -1, "streams": -1,
+            "consumer": -1});
+        let of_account = json!({"type": "account", "version": 2, "limits": limits});
+        let config = format!(
+            "operator: {}\nsystem_account: {}\nresolver: MEMORY\n\
+             resolver_preload: {{ {}: {}\n {}: {} }}",
+            token(&operator, &operator, &json!({"type": "operator", "version": 2})),
+            system.public_key(),
+            system.public_key(),
+            token(
+                &operator,
+                &system,
+                &json!({"type": "account", "version": 2, "limits": {"subs": -1, "conn": -1,
+                "leaf": -1, "imports": -1, "exports": -1, "data": -1, "payload": -1, "wildcards": true}})
+            ),
+            account.public_key(),
+            token(&operator, &account, &of_account),
+        );
+        let server = guarded(config);
+        Self { server, account }
+    }
+
+    /// The text of a credentials file with the JWT of the one user, and the seed of the other.
+    pub fn credentials(&self, user: &KeyPair, seed_of: &KeyPair) -> String {
+        let of_user = json!({"type": "user", "version": 2, "subs": -1, "data": -1, "payload": -1, "pub": {}, "sub": {}});
+        format!(
+            "-----BEGIN NATS USER JWT-----\n{}\n------END NATS USER JWT------\n\n\
+             -----BEGIN USER NKEY SEED-----\n{}\n------END USER NKEY SEED------\n",
+            token(&self.account, user, &of_user),
+            seed_of.seed().expect("a seed"),
+        )
+    }
+}
+
 #[tokio::test]
 async fn a_credentials_file_with_a_jwt_opens_the_door() {
     let dir = tempfile::tempdir().expect("a folder");
-    let (operator, system) = (KeyPair::new_operator(), KeyPair::new_account());
-    let (account, user) = (KeyPair::new_account(), KeyPair::new_user());
-    let limits = json!({"subs": -1, "conn": -1, "leaf": -1, "imports": -1, "exports": -1, "data": -1,
-        "payload": -1, "wildcards": true, "mem_storage": -1, "disk_storage": -1, "streams": -1,
-        "consumer": -1});
-    let of_account = json!({"type": "account", "version": 2, "limits": limits});
-    let config = format!(
-        "operator: {}\nsystem_account: {}\nresolver: MEMORY\n\
-         resolver_preload: {{ {}: {}\n {}: {} }}",
-        token(&operator, &operator, &json!({"type": "operator", "version": 2})),
-        system.public_key(),
-        system.public_key(),
-        token(
-            &operator,
-            &system,
-            &json!({"type": "account", "version": 2, "limits": {"subs": -1, "conn": -1,
-            "leaf": -1, "imports": -1, "exports": -1, "data": -1, "payload": -1, "wildcards": true}})
-        ),
-        account.public_key(),
-        token(&operator, &account, &of_account),
+    let jwts = OfJwts::start();
+    let (user, other) = (KeyPair::new_user(), KeyPair::new_user());
+    let right = secret(dir.path(), "right.creds", &jwts.credentials(&user, &user));
+    is_let_in(&jwts.server, json!({"credentials_file": right})).await;
+    let wrong = secret(dir.path(), "wrong.creds", &jwts.credentials(&user, &other));
+    is_kept_out(&jwts.server, json!({"credentials_file": wrong})).await;
+}
+
+#[tokio::test]
+async fn a_token_that_was_renewed_in_its_file_is_used_by_the_next_connection() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let mut server = guarded("authorization { token: \"first\" }".to_owned());
+    let file = secret(dir.path(), "token", "first\n");
+    let broker = NatsBroker::connect(settings(&server, &json!({"token_file": file})))
+        .await
+        .expect("settings");
+    within("connect", broker.connected()).await.expect("let in");
+    server.kill();
+    let config = server.folder().join("server.conf");
+    let text = fs::read_to_string(&config).expect("readable");
+    fs::write(&config, text.replace("first", "second")).expect("written");
+    secret(dir.path(), "token", "second\n");
+    let mut status = broker.status();
+    server.launch();
+    let lost_first = within(
+        "a break",
+        status.wait_for(|status| !matches!(status, Status::Ready { .. })),
+    )
+    .await;
+    drop(lost_first.expect("the connection lives"));
+    let again = within(
+        "another connection",
+        status.wait_for(|status| matches!(status, Status::Ready { .. })),
     );
-    let server = guarded(config);
-    let of_user =
-        json!({"type": "user", "version": 2, "subs": -1, "data": -1, "payload": -1, "pub": {}, "sub": {}});
-    let credentials = |seed: &str| {
-        format!(
-            "-----BEGIN NATS USER JWT-----\n{}\n------END NATS USER JWT------\n\n\
-             -----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n",
-            token(&account, &user, &of_user),
-        )
-    };
-    let right = secret(
-        dir.path(),
-        "right.creds",
-        &credentials(&user.seed().expect("a seed")),
+    drop(again.await.expect("the connection lives"));
+    assert!(
+        broker
+            .stream_state("S")
+            .await
+            .is_err_and(|error| error.to_string().contains('S'))
     );
-    is_let_in(&server, json!({"credentials_file": right})).await;
-    let other = KeyPair::new_user().seed().expect("a seed");
-    let wrong = secret(dir.path(), "wrong.creds", &credentials(&other));
-    is_kept_out(&server, json!({"credentials_file": wrong})).await;
 }
 
 /// An authority, and certificates that it signed.
-struct Authority {
+pub struct Authority {
     issuer: CertifiedIssuer<'static, TlsKey>,
     dir: PathBuf,
 }
 
 impl Authority {
-    fn new(dir: &Path, name: &str) -> Self {
+    pub fn new(dir: &Path, name: &str) -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = TlsKey::generate().expect("a key");
@@ -208,12 +254,12 @@ impl Authority {
         Self { issuer, dir }
     }
 
-    fn path(&self) -> PathBuf {
+    pub fn path(&self) -> PathBuf {
         self.dir.join("ca.pem")
     }
 
     /// Paths of a certificate and its key.
-    fn certify(&self, name: &str, host: &str) -> (PathBuf, PathBuf) {
+    pub fn certify(&self, name: &str, host: &str) -> (PathBuf, PathBuf) {
         let key = TlsKey::generate().expect("a key");
         let params = CertificateParams::new(vec![host.to_owned()]).expect("a name");
         let certificate = params.signed_by(&key, &self.issuer).expect("signed");

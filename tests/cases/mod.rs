@@ -5,6 +5,7 @@
 mod aliases;
 mod bounds;
 mod generations;
+mod jobs;
 mod rolling;
 
 use std::collections::BTreeSet;
@@ -40,6 +41,9 @@ fn phase_is(phase: &'static str) -> impl Fn(&Value) -> bool {
     move |view| view["phase"] == phase
 }
 
+/// How long [`PAYMENT`] waits for the money.
+const UNPAID_MS: i64 = 2_000;
+
 /// A saga that gives up on an order that is not paid in two seconds.
 const PAYMENT: &str = r#"
 apiVersion: sagas/v1
@@ -53,6 +57,27 @@ handlers:
 timers:
   unpaid: {after: 2s, cancel_when: state.paid, fail: {code: unpaid}}
 "#;
+
+/// Sends events of other invoices until the broker has stored one after the timers of both invoices are due.
+async fn until_due(broker: &dyn Broker) {
+    const STREAM: &str = "AGGREGATE_EVENTS";
+    let time_of = async |sequence| {
+        let message = broker.message_at(STREAM, sequence).await.expect("asked");
+        message.expect("stored").time.0
+    };
+    // The second invoice was issued last.
+    let due = time_of(2).await + UNPAID_MS;
+    for number in 500.. {
+        let id = format!("other-{number}");
+        let body = event_body("Invoice", &id, "Paid", &json!({"invoice": id}));
+        publish(broker, "Invoice", &id, body).await;
+        let last = broker.stream_state(STREAM).await.expect("a stream").last_sequence;
+        if time_of(last).await > due {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
 
 /// The runner is away when the payment comes and when the timer falls due. When it is back, the timer is overdue and
 /// the payment waits in the backlog: the payment was stored first, so it must count.
@@ -77,8 +102,7 @@ async fn a_timer_that_fell_due_in_an_outage_does_not_overtake_the_event_that_can
         let body = event_body("Invoice", &id, "Paid", &json!({"invoice": id}));
         publish(broker.as_ref(), "Invoice", &id, body).await;
     }
-    // Outlasts the timer, which is the story.
-    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    until_due(broker.as_ref()).await;
     rig.start().await;
     let failed = rig.wait_for("payment", "unpaid", phase_is("failed")).await;
     assert_eq!(failed["failure"]["code"], "unpaid");
@@ -147,8 +171,9 @@ async fn a_command_that_the_broker_forgot_is_published_again_under_its_id() {
     {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    // The shards have to have seen how far the stream goes: what is trimmed before that is a gap to them.
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    let end = broker.stream_state("WORKFLOW_COMMANDS").await.expect("a stream");
+    // What is trimmed before the shards have read it is a gap to them.
+    rig.until_read("WORKFLOW_COMMANDS", end.last_sequence).await;
     assert_eq!(rig.terminate().await, Some(0), "{}", rig.log_tail());
     let state = broker.stream_state("WORKFLOW_COMMANDS").await.expect("a stream");
     broker

@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::stream;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use crate::support::rig::{Rig, TENANT};
 
@@ -159,16 +160,18 @@ async fn a_rolling_change_of_a_thousand_instances_half_pinned_half_migrated_lose
         "on_change: migrate\nmigrate: {{from: \"{v1}\", set: {{scans: \"${{state.seen}}\", build: 2}}, drop: {{state: [seen]}}, undo: {{set: {{seen: \"${{state.scans}}\", build: 1}}, drop: {{state: [scans]}}}}}}\n"
     );
     let v2 = hash(&second_build);
+    let (sent, mut flowing) = watch::channel(0);
     let flow = async {
         for n in 1..=SCANS {
             tokio::join!(
                 send_all(&rig, "Scanned", &first, n),
                 send_all(&rig, "Scanned", &second, n)
             );
+            sent.send_replace(n);
         }
     };
     let change = async {
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        flowing.wait_for(|n| *n >= 1).await.expect("events flow");
         reload(&rig, &format!("{second_build}{mapping}")).await;
     };
     tokio::join!(flow, change);

@@ -3,7 +3,12 @@
 #![allow(clippy::disallowed_methods, reason = "waits for processes in real time")]
 
 mod clusters;
+mod commands;
+mod configs;
+mod contexts;
 mod definitions;
+mod dev;
+mod doctor;
 mod manifests;
 mod streams;
 
@@ -345,19 +350,19 @@ fn the_tenant_need_not_be_named_where_there_is_one() {
     assert_eq!(list(&home, &["--tenant", "acme"], Some("No Name")).0, Some(0));
     assert_eq!(list(&home, &[], Some("No Name")).0, Some(65));
     let address = home.manifest["http"]["listen"].as_str().expect("an address");
-    assert!(get(address, "/v1/schedules").contains("begin with /v1/tenants/<tenant>"));
+    assert!(get(address, "/v1/schedules").contains("begin the path with /v1/tenants/<tenant>"));
     assert_eq!(runner.stop(), Some(0));
 }
 
 #[test]
-fn what_init_writes_validates_runs_and_is_never_overwritten() {
+fn files_written_by_init_validate_run_and_are_never_overwritten() {
     for (template, saga, key) in [("order", "order", "o-1"), ("batch", "batch", "b-1")] {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let project = dir.path().join("shop");
         let folder = project.to_str().expect("UTF-8");
         let made = call(&["init", folder, "--template", template]);
         assert_eq!(made.status.code(), Some(0), "{}", text(&made.stderr));
-        let checked = call(&["validate", folder, "--format", "json"]);
+        let checked = call(&["validate", folder, "-o", "json"]);
         assert_eq!(text(&checked.stdout).trim(), "[]", "{template}");
 
         std::fs::remove_file(project.join("event.json")).expect("removed");

@@ -178,7 +178,7 @@ impl World {
         }
     }
 
-    /// That nobody knows what became of the call, as the effect says it.
+    /// That the outcome of the call is unknown, as the effect says it.
     async fn assert_unknown(&self, keys: &[String]) {
         for key in keys {
             if key.starts_with("ask") {
@@ -208,7 +208,7 @@ fn of(keys: &[String], answers: &[&str]) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_drain_brings_calls_at_home_to_their_end_also_those_of_a_worker_that_was_replaced() {
+async fn a_drain_finishes_local_calls_also_those_of_a_replaced_worker() {
     let mut world = World::new("local", 32, "30s").await;
     // Longer than relays are given to hand over what has come to its end.
     world.bank.take(Duration::from_secs(3));
@@ -237,7 +237,7 @@ async fn a_drain_brings_calls_at_home_to_their_end_also_those_of_a_worker_that_w
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_drain_cuts_off_at_home_has_an_unknown_outcome() {
+async fn a_local_call_that_a_drain_aborts_has_an_unknown_outcome() {
     let mut world = World::new("local", 32, "200ms").await;
     world.bank.take(Duration::from_secs(30));
     let keys = world.begin(&ANSWERS).await;
@@ -247,7 +247,7 @@ async fn what_a_drain_cuts_off_at_home_has_an_unknown_outcome() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_second_signal_cuts_off_at_home_has_an_unknown_outcome() {
+async fn a_local_call_that_a_second_signal_aborts_has_an_unknown_outcome() {
     let mut world = World::new("local", 32, "30s").await;
     world.bank.take(Duration::from_secs(30));
     let keys = world.begin(&ANSWERS).await;
@@ -261,7 +261,7 @@ async fn what_a_second_signal_cuts_off_at_home_has_an_unknown_outcome() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_runner_that_dies_in_calls_at_home_makes_none_of_them_again_where_that_is_forbidden() {
+async fn a_runner_killed_during_local_calls_repeats_none_where_that_is_forbidden() {
     let mut world = World::new("local", 32, "30s").await;
     world.bank.take(Duration::from_secs(30));
     let keys = world.begin(&ANSWERS).await;
@@ -293,7 +293,7 @@ async fn cut_off(mut world: World, keys: &[String]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_at_home_that_had_not_begun_when_the_runner_died_are_made_once() {
+async fn local_calls_that_had_not_begun_when_the_runner_died_are_made_once() {
     not_begun("local").await;
 }
 

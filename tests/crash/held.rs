@@ -171,7 +171,11 @@ async fn commands_of_an_adopted_folder_wait_for_a_decision_also_over_a_restart()
     let mut calls = bank.calls();
     until_not_ready(&rig, "saga-runner shard pending 0").await;
     let unknown = "00000000-0000-0000-0000-000000000000";
-    let refused = shard(&rig, &["discard", "0", "--command", unknown, "--reason", "x"]).await;
+    let refused = shard(
+        &rig,
+        &["discard", "0", "--command", unknown, "--reason", "x", "--yes"],
+    )
+    .await;
     assert!(!refused.status.success(), "there is no such command");
     rig.kill();
     rig.launch();
@@ -192,6 +196,7 @@ async fn commands_of_an_adopted_folder_wait_for_a_decision_also_over_a_restart()
         given_up,
         "--reason",
         "paid by hand",
+        "--yes",
         "--json",
     ];
     let discarded = told(&rig, &discard).await;

@@ -95,6 +95,7 @@ async fn accept(rig: &Rig, verb: &str, streams: &[&str]) {
             stream,
             "--reason",
             "the server lost power",
+            "--yes",
         ]);
         command.args(["--url", &rig.url("")]);
         let begin = Instant::now();
@@ -176,7 +177,7 @@ async fn a_runner_that_runs_reads_on_only_when_an_operator_says_so() {
 
 /// Orders that wait for their upstream while the streams of the runner are deleted and created again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commands_are_published_again_into_streams_that_were_created_anew() {
+async fn commands_are_published_again_into_streams_that_were_created_again() {
     let server = NatsServer::start();
     let mut rig = Rig::new(Some(server.url()), "30m", Duration::from_millis(300), soon()).await;
     rig.start().await;

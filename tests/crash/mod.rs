@@ -6,6 +6,7 @@
 mod begin;
 mod books;
 mod calls;
+mod controls;
 mod held;
 mod lost;
 mod owners;

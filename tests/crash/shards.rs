@@ -108,7 +108,7 @@ async fn started(server: &NatsServer, dispatch: &str, horizon: &str) -> Rig {
 /// What stands in the runner's own streams behind the position of a shard that is not open was trimmed away once all others had
 /// read it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_closed_shard_has_not_read_is_not_trimmed_and_is_done_once_after_a_kill() {
+async fn messages_that_a_closed_shard_has_not_read_are_kept_and_processed_once_after_a_kill() {
     let server = NatsServer::start();
     let broker = connect(&server.url()).await;
     let mut rig = started(&server, "broker", "100ms").await;
@@ -178,10 +178,10 @@ async fn what_a_closed_shard_has_not_read_is_not_trimmed_and_is_done_once_after_
         "{metrics}"
     );
     let listed = told(&rig, &["list"]).await;
-    assert!(
-        listed.contains("shard 0 running\nshard 1 absent: its owner is"),
-        "{listed}"
-    );
+    for (shard, state) in [("0 ", "running"), ("1 ", "absent")] {
+        let line = listed.lines().find(|line| line.trim_start().starts_with(shard));
+        assert!(line.is_some_and(|line| line.contains(state)), "{listed}");
+    }
 
     // Many rounds of trimming, behind what the others have read.
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -264,6 +264,7 @@ async fn a_shard_whose_calls_take_longer_than_a_request_may_is_waited_for() {
     }
     assert_eq!(told(&rig, &["close", "0"]).await, "shard 0 is closed\n");
     let list = told(&rig, &["list"]).await;
-    assert!(list.contains("shard 0 absent"), "{list}");
+    let line = list.lines().find(|line| line.trim_start().starts_with("0 "));
+    assert!(line.is_some_and(|line| line.contains("absent")), "{list}");
     assert_eq!(rig.terminate().await, Some(0), "{}", rig.log_tail());
 }

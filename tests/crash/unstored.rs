@@ -1,6 +1,7 @@
 //! Streams of the runner that take no more, because they are full or because its user may not publish: it is not ready, says
 //! why, and goes on by itself.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
 use async_nats::jetstream::{self, stream};
@@ -132,7 +133,10 @@ async fn a_runner_that_may_not_publish_is_not_ready_until_it_may() {
         config: denied.clone(),
         ..Options::default()
     });
-    let user = json!({"user": "u", "password": "p"});
+    let password = server.folder().join("password");
+    std::fs::write(&password, "p").expect("written");
+    std::fs::set_permissions(&password, std::fs::Permissions::from_mode(0o600)).expect("set");
+    let user = json!({"user": "u", "password_file": password});
     let mut rig = runner(&server, &user).await;
     rig.send("Order", "o-1", "Placed", order_payload("o-1")).await;
     until_ready(&rig, 503, "WORKFLOW_COMMANDS: ", "WORKFLOW_EVENTS").await;

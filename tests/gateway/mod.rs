@@ -137,7 +137,7 @@ async fn commands_arrive(nats: Option<String>, books: Books, gateway: Value) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commands_arrive_over_http_whoever_dies() {
+async fn commands_arrive_over_http_despite_crashes() {
     let books = Books::default();
     let gateway = peers::http(&books).await;
     commands_arrive(None, books, gateway).await;
@@ -145,14 +145,14 @@ async fn commands_arrive_over_http_whoever_dies() {
 
 #[cfg(feature = "gateway-grpc")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commands_arrive_over_grpc_whoever_dies() {
+async fn commands_arrive_over_grpc_despite_crashes() {
     let books = Books::default();
     let gateway = peers::grpc(&books).await;
     commands_arrive(None, books, gateway).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commands_arrive_over_nats_whoever_dies() {
+async fn commands_arrive_over_nats_despite_crashes() {
     let server = NatsServer::start();
     let books = Books::default();
     let (gateway, _serving) = peers::nats(&books, &server.url()).await;

@@ -87,7 +87,7 @@ fn example(path: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn webhooks_come_in_order_and_once_per_event_whatever_the_receiver_does() {
+async fn webhooks_arrive_in_order_and_once_per_event_despite_receiver_faults() {
     let receiver = Receiver::default();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
         .await

@@ -6,7 +6,9 @@ use std::collections::BTreeSet;
 use proptest::test_runner::TestRng;
 use saga_runner::kernel::definition::Definition;
 use saga_runner::kernel::ids::{ClusterId, CommandId, EventId, InstanceId, Key, TenantId, TimeMs};
-use saga_runner::kernel::input::{Control, DomainEvent, Input, InputBody, Origin, WorkOutcome, WorkResult};
+use saga_runner::kernel::input::{
+    Control, DomainEvent, Input, InputBody, OnConflict, Origin, WorkOutcome, WorkResult,
+};
 use saga_runner::kernel::limits::Limits;
 use saga_runner::kernel::patch::TimerRow;
 use saga_runner::kernel::record::Record;
@@ -131,7 +133,11 @@ impl World<'_> {
                 if types.is_empty() {
                     // Started by a request or by the clock.
                     let input = (*pick(rng, INPUT_OBJECTS)).into();
-                    let start = Control::Start { input, parent: None };
+                    let start = Control::Start {
+                        input,
+                        parent: None,
+                        on_conflict: OnConflict::Fail,
+                    };
                     return (id, InputBody::Control(start), self.now);
                 }
                 let event_type = (*pick(rng, &types)).to_owned();

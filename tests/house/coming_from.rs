@@ -67,7 +67,7 @@ fn words(schema: &Value, found: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn what_a_row_says_is_a_key_or_a_word_of_the_language() {
+fn every_code_word_of_a_migration_table_is_a_key_or_word_of_the_language() {
     let schema =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/language/src/definition/editor/saga.json");
     let schema: Value = serde_json::from_str(&read(&schema)).expect("the schema for editors");

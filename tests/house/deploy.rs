@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use saga_runner::config::{Manifest, Overrides};
+use saga_runner::config::{Manifest, Overrides, keys};
 use saga_runner::telemetry::Metrics;
 use serde_json::{Map, Value};
 
@@ -364,7 +364,13 @@ fn behind<'t>(text: &'t str, before: &str, wanted: impl Fn(char) -> bool) -> BTr
 
 #[test]
 fn variables_exist() {
-    let mut known = BTreeSet::new();
+    let of_keys = keys::all();
+    let of_keys = of_keys.iter().filter_map(|key| keys::variable(&key.path));
+    let mut known: BTreeSet<String> = of_keys
+        .filter_map(|name| Some(name.strip_prefix(keys::PREFIX)?.to_owned()))
+        .collect();
+    // The other names of keys.
+    known.extend(["LISTEN", "LOG", "NATS_URL", "NATS_CONTEXT"].map(str::to_owned));
     for file in files(&root().join("src"), "rs") {
         let code = read(&file);
         let found = behind(&code, "env = \"SAGA_RUNNER_", |c| {

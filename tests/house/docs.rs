@@ -13,14 +13,14 @@ pub(crate) fn read(path: impl AsRef<Path>) -> String {
 }
 
 /// Where each section of the manifest is declared.
-const SETTINGS: [(&str, &str, &str); 21] = [
+const SETTINGS: [(&str, &str, &str); 22] = [
     ("Top level", "src/config/manifest.rs", "Manifest"),
     ("`broker`", "src/config/manifest.rs", "BrokerSettings"),
     ("`broker.nats`", "src/nats/settings.rs", "Settings"),
     ("`broker.embedded`", "src/inproc/settings.rs", "Settings"),
-    ("`streams`", "src/config/manifest.rs", "StreamsSettings"),
-    ("`streams`", "src/config/manifest.rs", "EventsSettings"),
-    ("`streams`", "src/config/manifest.rs", "StreamSettings"),
+    ("`streams`", "src/config/manifest/streams.rs", "StreamsSettings"),
+    ("`streams`", "src/config/manifest/streams.rs", "EventsSettings"),
+    ("`streams`", "src/config/manifest/streams.rs", "StreamSettings"),
     ("`gateway`", "src/gateway/settings.rs", "Settings"),
     ("`gateway`", "src/clients/tls.rs", "UpstreamTlsFiles"),
     ("`callbacks`", "src/config/manifest.rs", "CallbackSettings"),
@@ -37,6 +37,7 @@ const SETTINGS: [(&str, &str, &str); 21] = [
         "BreakerPolicy",
     ),
     ("`ownership`", "src/config/ownership.rs", "OwnershipSettings"),
+    ("`jobs`", "src/config/jobs.rs", "JobSettings"),
     ("`worker`", "crates/runtime/src/worker/settings.rs", "Settings"),
     ("`worker.egress`", "crates/runtime/src/worker/egress.rs", "Egress"),
 ];

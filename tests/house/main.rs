@@ -1,6 +1,7 @@
 //! What a compiler does not check: the layers, and that documents, schemas and error pages say what the code does.
 
 mod architecture;
+mod cli;
 mod coming_from;
 mod decisions;
 mod dependencies;
@@ -9,8 +10,16 @@ mod doc_examples;
 mod docs;
 mod envelopes;
 mod error_pages;
+mod glossary;
+mod index;
+mod map;
+mod names;
+mod openapi;
+mod parameters;
 mod planted;
 mod questions;
 mod reasons;
+mod sizes;
+mod sleeps;
 mod words;
 mod worked;

@@ -17,12 +17,19 @@ fn each_answer_to_what_happens_when_names_tests_that_there_are() {
             .collect();
         assert!(!named.is_empty(), "no test: {question}");
         for (file, test) in named {
-            let code = fs::read_to_string(root().join(file)).unwrap_or_default();
-            let at = code.find(&format!("fn {test}("));
-            let is_test = at.is_some_and(|at| has_mark(&code[..at]));
-            assert!(is_test, "{question}: there is no test {file}::{test}");
+            assert!(
+                is_test_of(file, test),
+                "{question}: there is no test {file}::{test}"
+            );
         }
     }
+}
+
+/// Whether a file, named from the root, has that test.
+pub fn is_test_of(file: &str, test: &str) -> bool {
+    let code = fs::read_to_string(root().join(file)).unwrap_or_default();
+    let at = code.find(&format!("fn {test}("));
+    at.is_some_and(|at| has_mark(&code[..at]))
 }
 
 /// Whether the item that begins behind this text is marked as a test.

@@ -3,6 +3,10 @@
 use std::collections::BTreeSet;
 use std::fs;
 
+use saga_runner::kernel::patch::IgnoreReason;
+use saga_runner::kernel::schedule::Skip;
+use saga_runner::offline::expect::OTHER_INSTANCE;
+
 use crate::architecture::{is_test, root, rust_files};
 
 /// Words that say why something else than an input is refused: a halt, an answer to an operator, a file.
@@ -43,6 +47,34 @@ fn each_reason_of_a_dead_letter_is_explained() {
     let missing: Vec<&String> = given.difference(&explained).collect();
     assert!(given.len() > 30, "{given:?}");
     assert_eq!(missing, [""; 0], "docs/dead-letters.md does not explain them");
+}
+
+/// What a case may expect as `ignored`; what comes under a used id with other content is a dead letter instead.
+#[test]
+fn each_reason_why_an_input_changes_nothing_is_explained_to_who_writes_cases() {
+    let text = fs::read_to_string(root().join("docs/testing.md")).expect("readable");
+    let (_, table) = text.split_once("\n### Reasons\n").expect("a table");
+    // Behind the two lines of its head.
+    let rows = table.lines().skip_while(|line| !line.starts_with('|')).skip(2);
+    let first = rows
+        .take_while(|line| line.starts_with('|'))
+        .filter_map(|row| row.split('|').nth(1));
+    let explained: BTreeSet<String> = first
+        .flat_map(|cell| {
+            cell.split('`')
+                .skip(1)
+                .step_by(2)
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    let ignored = IgnoreReason::ALL
+        .iter()
+        .filter(|reason| **reason != IgnoreReason::Conflict);
+    let mut given: BTreeSet<String> = ignored.map(|reason| reason.as_str().to_owned()).collect();
+    given.extend([Skip::Missed, Skip::Overlap, Skip::QueueFull].map(|skip| skip.as_str().to_owned()));
+    given.insert(OTHER_INSTANCE.to_owned());
+    assert_eq!(explained, given);
 }
 
 #[test]

@@ -61,7 +61,7 @@ fn an_event_comes_by_an_alias_that_the_instance_has_or_will_have() {
 }
 
 #[test]
-fn what_is_not_so_is_told() {
+fn a_case_reports_its_first_wrong_expectation_about_aliases() {
     let saga = PARCEL.replace("NOBODY", "dead_letter");
     // Of a case the first step is told that does not go as it says. As the saga has it here, what nobody is there for is a
     // dead letter after a minute.

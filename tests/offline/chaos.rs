@@ -79,7 +79,7 @@ fn a_result_that_does_not_fit_its_effect_is_tried() {
 }
 
 #[test]
-fn what_was_tried_is_told_when_a_case_has_failed_too() {
+fn the_variants_tried_are_reported_when_a_case_failed_too() {
     let project = Project::new(
         "saga: trip
 cases:
@@ -137,7 +137,7 @@ steps: {deliver: {delay: 1h}}
 
 /// Once an ended instance is forgotten, an event that starts one starts one.
 #[test]
-fn an_event_that_comes_again_may_begin_anew_where_nothing_is_left_of_the_instance() {
+fn a_repeated_event_may_begin_again_where_nothing_is_left_of_the_instance() {
     let project = Project::new(
         "saga: parcel
 cases:

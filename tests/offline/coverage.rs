@@ -218,7 +218,7 @@ machine:
 "#;
 
 #[test]
-fn undo_of_what_nobody_knows_and_undo_that_fails_to_the_end_are_branches_where_they_can_happen() {
+fn undo_of_an_unknown_outcome_and_exhausted_undo_are_branches_where_they_can_happen() {
     let project = Project::new(GOOD);
     project.write("sagas/undone.yaml", UNDONE);
     project.write("sagas/stay.yaml", STAY);
@@ -264,7 +264,7 @@ fn undo_of_what_nobody_knows_and_undo_that_fails_to_the_end_are_branches_where_t
         r"
 saga: stay
 cases:
-  - name: nobody knows
+  - name: unknown outcome
     steps:
       - {event: Trip.Booked, data: {trip: t-1}}
       - {result: {of: room, timeout: true}}
@@ -276,7 +276,7 @@ cases:
         r"
 saga: undone
 cases:
-  - name: nobody knows
+  - name: unknown outcome
     steps:
       - {event: Trip.Booked, data: {trip: t-1}}
       - {event: Trip.Called, data: {trip: t-1}}
@@ -295,4 +295,36 @@ cases:
     let mut left = uncovered();
     left.sort();
     assert_eq!(left, never);
+}
+
+const TOLD: &str = r#"
+apiVersion: sagas/v1
+kind: Saga
+name: told
+start: Trip.Booked
+key: {"Trip.*": event.data.trip}
+steps:
+  tell: {foreach: {over: "[1, 2]", as: n}, publish: {type: trip.told, payload: {n: "${n}"}}}
+  look: {needs: [tell], foreach: {over: "[1, 2]", as: n}, effect: book, with: {n: "${n}"}, compensate: none}
+"#;
+
+#[test]
+fn an_item_that_cannot_fail_is_no_branch_and_a_cancel_is_one_where_something_is_to_undo() {
+    let project = Project::new("saga: trip\ncases: []\n");
+    let uncovered = || {
+        let (_, report) = project.json(&["--coverage"]);
+        report["coverage"].to_string()
+    };
+    project.write("sagas/told.yaml", TOLD);
+    project.write("sagas/told.test.yaml", "saga: told\ncases: []\n");
+    let told = uncovered();
+    assert!(told.contains("steps.look.foreach item fails"), "{told}");
+    assert!(!told.contains("steps.tell.foreach item fails"), "{told}");
+    let of_trip = |told: &str| told.matches("a cancel is taken").count();
+    assert_eq!(of_trip(&told), 1, "only a trip has something to undo: {told}");
+    project.write(
+        "sagas/trip.test.yaml",
+        "saga: trip\ncases:\n  - {name: a, steps: [{event: Trip.Booked, data: {trip: t-1, cents: 5}}, {cancel: no more}]}\n",
+    );
+    assert_eq!(of_trip(&uncovered()), 0);
 }

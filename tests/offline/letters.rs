@@ -265,7 +265,7 @@ fn a_version_that_mends_what_was_a_dead_letter_goes_another_way_there() {
 }
 
 #[test]
-fn what_passes_a_dead_letter_is_replayed_in_its_place() {
+fn an_input_that_passes_a_dead_letter_is_replayed_in_its_place() {
     let mut recording = blocked();
     let cancel = Control::cancel("enough".to_owned());
     let input = recording.input("cancel", InputBody::Control(cancel));
@@ -277,7 +277,7 @@ fn what_passes_a_dead_letter_is_replayed_in_its_place() {
 }
 
 #[test]
-fn what_was_deferred_and_is_a_dead_letter_when_it_comes_again_is_replayed() {
+fn a_deferred_event_that_becomes_a_dead_letter_is_replayed() {
     let mut recording = Recording::of(HELD);
     recording.event("hold", "List.Held", json!({}));
     recording.event("one", "List.Added", json!({"n": 1}));
@@ -290,6 +290,31 @@ fn what_was_deferred_and_is_a_dead_letter_when_it_comes_again_is_replayed() {
         ("one", "applied"),
         ("bad", "dead"),
         ("bad", "discarded"),
+        ("two", "applied"),
+    ];
+    assert_eq!(recording.outcomes()[5..], told);
+    recording.replays();
+}
+
+#[test]
+fn a_deferred_event_that_killed_the_process_when_it_was_let_in_is_replayed_as_the_dead_letter_that_it_was() {
+    let mut recording = Recording::of(HELD);
+    recording.event("hold", "List.Held", json!({}));
+    recording.event("one", "List.Added", json!({"n": 1}));
+    let bad = recording.of_event("bad", "List.Added", &json!({"n": 13}));
+    recording.world.give(&bad);
+    recording.note();
+    recording.event("two", "List.Added", json!({"n": 2}));
+    recording.world.expect_deaths([(&bad, true)]);
+    recording.event("release", "List.Released", json!({}));
+    recording.world.expect_deaths([]);
+    recording.decide(LetterDecision::Retry);
+    let told = [
+        ("release", "applied"),
+        ("one", "applied"),
+        ("bad", "dead"),
+        ("bad", "retried"),
+        ("bad", "applied"),
         ("two", "applied"),
     ];
     assert_eq!(recording.outcomes()[5..], told);

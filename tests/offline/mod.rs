@@ -6,6 +6,7 @@ mod blocked;
 mod chaos;
 mod coverage;
 mod letters;
+mod operators;
 mod preludes;
 mod questions;
 mod replay;
@@ -451,12 +452,13 @@ fn coverage_names_each_branch_that_no_case_runs_with_its_line() {
             "14 steps.room.compensate.on_unknown is taken",
             "14 steps.room.compensate.on_exhausted is taken",
             "15 steps.pay fails",
+            "4 a cancel is taken",
             "21 timers.late fires"
         ]
     );
     assert_eq!(
         (&coverage["branches"], &coverage["covered"]),
-        (&Value::from(11), &Value::from(5))
+        (&Value::from(12), &Value::from(5))
     );
     assert_eq!(project.json(&["--min-coverage", "50"]).0, Some(0));
     assert_eq!(project.json(&["--min-coverage", "90"]).0, Some(1));

@@ -34,7 +34,7 @@ fn a_case_begins_where_the_case_that_is_given_ends() {
 }
 
 #[test]
-fn what_is_wrong_with_a_given_case_is_told_there_and_once_where_it_is_given() {
+fn a_failing_given_case_is_reported_at_its_place_and_once_at_each_use() {
     let project = Project::new(
         &PAID
             .replace("ledger: [room]", "ledger: []")

@@ -12,7 +12,7 @@ cases:
       - result: {of: pay, timeout: true}
         expect: {phase: running, steps: {pay: stuck}, work: [{fact: saga.step_asked, payload: {step: pay}}], no_other_work: true}
       - {resolve: pay, expect: {ignored: no_handler}}
-      - {skip: pay, expect: {ignored: no_handler}}
+      - {skip: pay, expect: {ignored: refused}}
       - {resolve: pay, as: done, ok: {paid_by: card}, expect: {phase: completed, state: {paid: card}}}
   - name: the bank does not have it
     steps:
@@ -21,6 +21,12 @@ cases:
       - {result: {of: pay, timeout: true}}
       - {resolve: pay, as: not_done, expect: {failure: timeout, work: [{effect: unbook}]}}
       - {result: {of: room.compensate, ok: {}}, expect: {phase: failed}}
+  - name: an operator skips it
+    steps:
+      - {event: Trip.Booked, data: {trip: t-1, cents: 5}}
+      - {result: {of: room, ok: {}}}
+      - {result: {of: pay, timeout: true}}
+      - {skip: pay, as: not_done, ok: {paid_by: cash}, expect: {phase: completed, state: {paid: cash}, steps: {pay: skipped}}}
   - name: it is sent again
     steps:
       - {event: Trip.Booked, data: {trip: t-1, cents: 5}}
@@ -58,7 +64,7 @@ fn a_case_gives_an_unknown_outcome_and_the_answer_of_an_operator() {
     let project = asking(CASES);
     let (code, report) = project.json(&[]);
     assert_eq!(code, Some(0), "{report:#}");
-    assert_eq!(report["passed"], 5);
+    assert_eq!(report["passed"], 6);
 }
 
 #[test]
@@ -75,7 +81,7 @@ fn an_answer_that_can_be_none_is_shown_at_its_place() {
         format!("saga: trip\ncases:\n  - name: one\n    key: t-1\n    steps:\n      - {{{step}}}\n")
     };
     for (step, message) in [
-        ("skip: pay, as: done", "only a resolve has \"as\""),
+        ("retry: pay, as: done", "only a resolve and a skip have \"as\""),
         (
             "resolve: pay, ok: {}",
             "\"ok\" is the result of a step that is resolved as done",

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use saga_runner::kernel::children::ParentRef;
 use saga_runner::kernel::definition::{SourceFile, load};
-use saga_runner::kernel::ids::{ClusterId, InstanceId, Key, TenantId, TimeMs};
-use saga_runner::kernel::input::{Input, InputBody, Origin, WorkOutcome, WorkResult};
+use saga_runner::kernel::ids::{ClusterId, CommandId, InstanceId, Key, SagaName, TenantId, TimeMs};
+use saga_runner::kernel::input::{Control, Input, InputBody, OnConflict, Origin, WorkOutcome, WorkResult};
 use saga_runner::kernel::patch::Outcome;
 use saga_runner::kernel::recorded::{Recorded, RecordedBody};
 use saga_runner::kernel::work::WorkKind;
@@ -23,24 +24,7 @@ struct Recording {
 
 impl Recording {
     fn of(project: &Project) -> Self {
-        let file = |name: &str| SourceFile {
-            path: name.to_owned(),
-            text: Arc::from(std::fs::read_to_string(project.path(name)).expect("readable")),
-        };
-        let loaded = load(
-            &[file("sagas/trip.yaml")],
-            &[file("effects/book.yaml"), file("effects/unbook.yaml")],
-        );
-        let instance = InstanceId {
-            tenant: TenantId::parse("acme").expect("legal"),
-            saga: loaded.sagas[0].name.clone(),
-            key: Key::parse("t-1").expect("legal"),
-        };
-        let world = World::new(Arc::clone(&loaded.sagas[0]), instance, START, Manner::Plain);
-        let mut recording = Self {
-            world,
-            lines: Vec::new(),
-        };
+        let mut recording = Self::empty(project);
         let booked = EventSpec {
             event_type: "Trip.Booked".to_owned(),
             data: r#"{"trip":"t-1","cents":5}"#.into(),
@@ -56,6 +40,50 @@ impl Recording {
         recording.succeed("room");
         recording.succeed("pay");
         recording
+    }
+
+    /// A step of another saga has started it, and waits for its end.
+    fn of_child(project: &Project) -> Self {
+        let mut recording = Self::empty(project);
+        let parent = ParentRef {
+            saga: SagaName::parse("journey").expect("legal"),
+            key: Key::parse("j-1").expect("legal"),
+            command_id: CommandId(uuid::Uuid::nil()),
+            depth: 1,
+            waits: true,
+            undoable: true,
+            hops: 0,
+            traceparent: None,
+        };
+        let start = Control::Start {
+            input: r#"{"cents":5}"#.into(),
+            parent: Some(parent),
+            on_conflict: OnConflict::Fail,
+        };
+        recording.take("s-1", InputBody::Control(start));
+        recording.succeed("pay");
+        recording
+    }
+
+    fn empty(project: &Project) -> Self {
+        let file = |name: &str| SourceFile {
+            path: name.to_owned(),
+            text: Arc::from(std::fs::read_to_string(project.path(name)).expect("readable")),
+        };
+        let loaded = load(
+            &[file("sagas/trip.yaml")],
+            &[file("effects/book.yaml"), file("effects/unbook.yaml")],
+        );
+        let instance = InstanceId {
+            tenant: TenantId::parse("acme").expect("legal"),
+            saga: loaded.sagas[0].name.clone(),
+            key: Key::parse("t-1").expect("legal"),
+        };
+        let world = World::new(Arc::clone(&loaded.sagas[0]), instance, START, Manner::Plain);
+        Self {
+            world,
+            lines: Vec::new(),
+        }
     }
 
     fn succeed(&mut self, name: &str) {
@@ -212,4 +240,22 @@ fn a_history_becomes_a_case_that_holds() {
         (Some(0), &serde_json::Value::from(1)),
         "{case}{report:#}"
     );
+}
+
+/// In a case there is nobody to tell how it ended.
+#[test]
+fn the_history_of_a_child_becomes_a_case_that_holds() {
+    let project = project();
+    project.write(
+        "sagas/trip.yaml",
+        "apiVersion: sagas/v1\nkind: Saga\nname: trip\ninput: {type: object}\nsteps:\n  pay: {effect: book, with: {cents: \"${input.cents}\"}, compensate: {effect: unbook, with: {}}}\n",
+    );
+    let history = Recording::of_child(&project).write(&project);
+    let folder = project.path("").display().to_string();
+    let output = run(&["test", &folder, "--from-history", &history]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let case = text(&output.stdout);
+    project.write("sagas/trip.test.yaml", &case);
+    let (code, report) = project.json(&[]);
+    assert_eq!(code, Some(0), "{case}{report:#}");
 }

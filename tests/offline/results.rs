@@ -113,6 +113,26 @@ fn keys_of_another_outcome_are_refused() {
 }
 
 #[test]
+fn a_key_that_a_case_does_not_have_is_one_mistake() {
+    let booked = "event: Trip.Booked, data: {trip: t-1, cents: 5}";
+    for step in [
+        "{fax: x}".to_owned(),
+        format!("{{{booked}, fax: x}}"),
+        "{result: {of: room, fax: {}}}".to_owned(),
+        "{callback: {of: room, fax: {}}}".to_owned(),
+        format!("{{{booked}, expect: {{fax: x}}}}"),
+        format!("{{{booked}, expect: {{work: [{{fax: x}}]}}}}"),
+        format!("{{{booked}, expect: {{work: [{{efect: book}}]}}}}"),
+    ] {
+        let cases = format!("saga: trip\ncases:\n  - name: x\n    steps:\n      - {step}\n");
+        let output = super::test(&[&project(&cases).path("").display().to_string()]);
+        let shown = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(shown.matches("error[").count(), 1, "{step}: {shown}");
+        assert!(shown.contains("error[SR0105]"), "{step}: {shown}");
+    }
+}
+
+#[test]
 fn an_operators_result_that_does_not_fit_is_refused_and_the_question_stands() {
     let cases = "saga: trip
 cases:

@@ -64,13 +64,13 @@ fn a_deadline_of_held_work_does_not_come_until_time_passes_without() {
 }
 
 #[test]
-fn what_holds_nothing_back_is_a_finding() {
+fn a_hold_that_names_no_work_is_a_finding() {
     let steps = "      - {advance: 5s, hold: [pay, pai]}\n";
     assert_eq!(findings("10s", steps), ["7:29 SR0602 no work is called \"pai\""]);
 }
 
 #[test]
-fn what_goes_with_no_time_that_passes_is_a_mistake_of_the_file() {
+fn hold_and_before_at_the_wrong_kind_of_step_are_mistakes_of_the_file() {
     let project = Project::new(
         "saga: trip\ncases:\n  - name: a\n    steps:\n      - {signal: x, hold: pay}\n      - {advance: 1m, before: late}\n",
     );
@@ -78,7 +78,7 @@ fn what_goes_with_no_time_that_passes_is_a_mistake_of_the_file() {
     for (place, message) in [
         (
             "5:21",
-            "\"hold\" goes with \"advance\" or \"before\": no time passes here",
+            "\"hold\" goes with \"advance\", \"schedule\" or \"before\": no time passes here",
         ),
         (
             "6:23",

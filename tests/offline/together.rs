@@ -82,6 +82,26 @@ cases:
     assert_eq!(project.findings(&["--chaos"]), NONE);
 }
 
+/// The operator is asked about the child, and nobody else can say how it went.
+#[test]
+fn when_everything_fails_in_turn_an_operator_answers_for_children_too() {
+    let project = project(
+        "
+saga: order
+results: {book: {id: r-1}}
+cases:
+  - name: paid
+    sagas: [payment]
+    steps:
+      - {event: Trip.Booked, data: {trip: t-1}}
+      - {succeed: all, expect: {phase: completed}}
+",
+    );
+    let effect = "apiVersion: sagas/v1\nkind: Effect\nname: book\non_ambiguous: ask\nhttp: {method: POST, url: \"${upstreams.shop}/x\"}\n";
+    project.write("effects/book.yaml", effect);
+    assert_eq!(project.findings(&["--chaos"]), NONE);
+}
+
 #[test]
 fn one_case_covers_every_saga_that_plays() {
     let project = project(

@@ -53,7 +53,7 @@ cases:
 
 /// The event may have so many levels, and the state; the message that tells them has levels of its own.
 #[test]
-fn what_is_nested_too_deep_for_a_message_does_not_arrive() {
+fn a_value_nested_too_deep_for_a_message_is_refused() {
     assert_eq!(told(60, "phase: running"), NONE);
     assert_eq!(told(63, "rejected: payload.depth"), NONE);
 }

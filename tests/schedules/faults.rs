@@ -6,7 +6,9 @@ use std::time::Duration;
 use saga_runner::app::Node;
 use saga_runner::kernel::ids::TimeMs;
 use saga_runner::kernel::schedule::Skip;
-use saga_runner::ports::control::{DeadLetterView, DeadLetters as _, LetterDecision, PageRequest};
+use saga_runner::ports::control::{
+    DeadLetterView, DeadLetters as _, LetterDecision, LetterFilter, PageRequest,
+};
 
 use super::{HOUR_MS, Stage, TENANTS, stop, tenant, until, until_told};
 
@@ -30,7 +32,10 @@ async fn letters(node: &Node, of: &str) -> Vec<DeadLetterView> {
         after: None,
         limit: 500,
     };
-    node.dead_letters(&tenant(of), page).await.expect("a list").items
+    node.dead_letters(&tenant(of), LetterFilter::default(), page)
+        .await
+        .expect("a list")
+        .items
 }
 
 /// Waits until there are dead letters of the runs of a saga at these times, for every tenant.
@@ -52,7 +57,7 @@ async fn until_letters(node: &Node, name: &str, planned: &[i64]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_planned_run_that_cannot_begin_is_owed_until_somebody_decides_about_its_dead_letter() {
+async fn a_planned_run_that_cannot_begin_is_owed_until_an_operator_decides_about_its_dead_letter() {
     let stage = Stage::new(None);
     let sagas = [("share", "skip"), ("shares", "allow")];
     for (name, overlap) in sagas {

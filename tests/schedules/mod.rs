@@ -15,10 +15,10 @@ use crate::support::nats_server::NatsServer;
 use crate::support::other_time::OtherTime;
 use saga_runner::app::{Node, SystemClock, definitions};
 use saga_runner::config::Manifest;
-use saga_runner::kernel::envelope::ControlVerb;
+use saga_runner::kernel::envelope::{ConflictPolicy, ControlMessage, ControlVerb, Principal};
 use saga_runner::kernel::ids::{InstanceId, Key, SagaName, TenantId, TimeMs};
 use saga_runner::ports::clock::Clock;
-use saga_runner::ports::control::{Instances, PageRequest, ScheduleView, Schedules};
+use saga_runner::ports::control::{Instances, PageRequest, Patience, ScheduleView, Schedules, StartRequest};
 use saga_runner::telemetry::Metrics;
 use serde_json::json;
 
@@ -364,7 +364,13 @@ async fn by_hand(node: &Node, of: &str, name: &str, planned: i64, id: &str) {
     let time = TimeMs(planned).to_string();
     let input = serde_json::Map::from_iter([("time".to_owned(), json!(time))]);
     let run = instance_id(of, name, planned);
-    let sent = Instances::start(node, &run, &format!("{id}-{name}"), input).await;
+    let request = StartRequest {
+        request_id: format!("{id}-{name}"),
+        input,
+        on_conflict: ConflictPolicy::Fail,
+        principal: Principal::nobody(),
+    };
+    let sent = Instances::start(node, &run, request, Patience::NONE).await;
     sent.expect("taken");
 }
 
@@ -397,13 +403,18 @@ fn instance_id(of: &str, name: &str, planned: i64) -> InstanceId {
 /// Ends a run.
 async fn enough(node: &Node, of: &str, planned: i64) {
     let id = instance_id(of, "slow", planned);
-    let verb = ControlVerb::Signal {
-        name: "enough".to_owned(),
-        data: serde_json::Map::new(),
-        by: String::new(),
-        hops: 0,
+    let message = ControlMessage {
+        request_id: "enough-1".to_owned(),
+        principal: None,
+        verb: ControlVerb::Signal {
+            name: "enough".to_owned(),
+            data: serde_json::Map::new(),
+            by: String::new(),
+            hops: 0,
+        },
     };
-    node.control(&id, "enough-1", verb).await.expect("sent");
+    let sent = node.control(&id, message, None).await.expect("sent");
+    assert!(sent.checked);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,11 +4,6 @@
 //! How it hangs together: [`plan`] is what a seed decides; [`run`] gives a node its lives over the adapters of [`server`],
 //! [`store`] and [`upstream`], which share a [`world`]; [`judges`] look at what is left.
 
-// What a shard's own tests hold against its state is held against it here, too.
-use saga_runner::{kernel, storage};
-#[path = "../../crates/runtime/src/shard/tests/owners.rs"]
-mod owners;
-
 mod broker;
 mod clock;
 mod conformance;

@@ -132,6 +132,10 @@ impl Plan {
         }
     }
 
+    #[allow(
+        clippy::too_many_lines,
+        reason = "one draw after another: their order is the meaning of a seed"
+    )]
     pub fn of(seed: u64) -> Self {
         let mut rng = Rng::new(seed, "plan");
         let situation = Situation::of(seed);
@@ -158,6 +162,8 @@ impl Plan {
         actions.extend(workload::draw(&mut rng, is_plain));
         if !is_plain && situation.is_none() {
             actions.extend(workload::trips(seed));
+            let pauses = workload::some_pauses(seed, &actions);
+            actions.extend(pauses);
         }
         if !is_plain && rng.chance(300) {
             actions.push((rng.millis(0..=SPAN_MS), Action::Change));

@@ -196,7 +196,7 @@ fn of_twelve_thousand_early_events_a_shard_keeps_ten_thousand_and_tells_of_the_o
 /// A payment is done behind the last backup, and the folder is lost: on the backup the shard meets the results of commands that it
 /// has still to ask for.
 #[test]
-fn what_was_done_behind_the_last_backup_is_heard_of_and_not_done_again() {
+fn work_done_after_the_last_backup_is_recognised_and_not_repeated() {
     let mut script = Script::default();
     script.opened(2_000, "List.Opened", &keys('l', 1));
     script.act(5_000, Action::Fault(Fault::Backup));

@@ -9,9 +9,12 @@ use super::faults::{Fault, Loss};
 use super::plan::{Action, Plan};
 use super::random::Rng;
 use super::run::EVENTS;
+use super::workload;
 
 /// So many of a thousand seeds have one.
 const SHARE: u64 = 160;
+/// So many of a thousand other seeds have [`Situation::PoisonWhilePaused`].
+const SHARE_PAUSED: u64 = 30;
 /// Longest time for which the connection is away, in milliseconds.
 const CUT_MS: u64 = 9_000;
 
@@ -25,10 +28,12 @@ pub enum Situation {
     RemovedUnread,
     /// A stream goes back while nobody can read it, and has grown again when somebody can.
     GrownAgain,
+    /// Results that kill the process come while their instances are paused.
+    PoisonWhilePaused,
 }
 
 impl Situation {
-    const ALL: [Self; 4] = [
+    const DRAWN: [Self; 4] = [
         Self::StopsInCalls,
         Self::EventsHeld,
         Self::RemovedUnread,
@@ -37,7 +42,10 @@ impl Situation {
 
     pub fn of(seed: u64) -> Option<Self> {
         let mut rng = Rng::new(seed, "situation");
-        rng.chance(SHARE).then(|| *rng.pick(&Self::ALL))
+        if rng.chance(SHARE) {
+            return Some(*rng.pick(&Self::DRAWN));
+        }
+        rng.chance(SHARE_PAUSED).then_some(Self::PoisonWhilePaused)
     }
 
     /// Nothing goes wrong but this.
@@ -57,6 +65,7 @@ impl Situation {
             Self::EventsHeld => events_held(plan, &mut rng),
             Self::RemovedUnread => removed_unread(plan, &mut rng),
             Self::GrownAgain => grown_again(plan, &mut rng),
+            Self::PoisonWhilePaused => poison_while_paused(plan, &mut rng),
         }
         plan.actions.sort_by_key(|(at, _): &(Duration, Action)| *at);
     }
@@ -155,6 +164,12 @@ fn grown_again(plan: &mut Plan, rng: &mut Rng) {
         let calls = rng.within(1..=20);
         plan.actions.push((begin, Action::Crash { calls }));
     }
+}
+
+fn poison_while_paused(plan: &mut Plan, rng: &mut Rng) {
+    plan.upstream.poisonous = rng.within(100..=500);
+    let pauses = workload::pauses(rng, 600, &plan.actions);
+    plan.actions.extend(pauses);
 }
 
 /// When events of this name are published.

@@ -180,7 +180,7 @@ impl Disk {
 }
 
 /// Does what a commit did in the store of its write sets.
-fn apply(set: &WriteSet, replica: &Memory) {
+fn apply(set: WriteSet, replica: &Memory) {
     let set = WriteSet::decode(&set.encode()).expect("it was encoded just now");
     replica
         .write_rows::<_, StorageError>(|rows| set.apply(rows))
@@ -236,7 +236,7 @@ impl Transactions for Mount {
         }
         if decision == Decision::Commit {
             if let (Some(set), Some(replica)) = (set, &disk.replica) {
-                apply(&set, replica);
+                apply(set, replica);
             }
             disk.world.note(format_args!(
                 "shard {} commits in process {}",

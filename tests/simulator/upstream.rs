@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use saga_runner::effects::certainty::SideEffects;
 use saga_runner::effects::provider::{CallContext, CallFailure, CallOutcome, Certainty, Provider};
 use saga_runner::kernel::breaker::CallEnd;
 use saga_runner::kernel::envelope::AggregateCommand;
@@ -331,8 +332,8 @@ impl Provider for Calls {
         }
     }
 
-    fn is_safe(&self) -> bool {
-        false
+    fn side_effects(&self) -> SideEffects {
+        SideEffects::Possible
     }
 
     fn upstream(&self) -> Option<String> {

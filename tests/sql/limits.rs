@@ -35,7 +35,7 @@ async fn fails_in_time(rig: &Rig, sql: &str) {
 }
 
 #[tokio::test]
-async fn what_cannot_have_been_committed_has_failed_and_holds_no_locks_of_postgresql() {
+async fn a_transaction_that_cannot_have_committed_fails_and_holds_no_locks_on_postgresql() {
     let (url, mut books) = postgres(TABLES).await;
     let mut other = sqlx::PgConnection::connect(&url).await.unwrap();
     other
@@ -74,7 +74,7 @@ async fn what_cannot_have_been_committed_has_failed_and_holds_no_locks_of_postgr
 }
 
 #[tokio::test]
-async fn what_cannot_have_been_committed_has_failed_and_holds_no_locks_of_mariadb() {
+async fn a_transaction_that_cannot_have_committed_fails_and_holds_no_locks_on_mariadb() {
     let (url, mut books) = mariadb(TABLES).await;
     let mut other = sqlx::MySqlConnection::connect(&url).await.unwrap();
     other.execute("START TRANSACTION").await.unwrap();

@@ -174,7 +174,7 @@ result: "${response.rows[0]}"
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_or_bound_is_named_and_undone() {
+async fn values_that_cannot_be_read_or_bound_are_named_and_the_transaction_is_undone() {
     let (url, mut books) = postgres(
         "CREATE TABLE t (a int); CREATE TABLE w (w macaddr, u uuid, i int); INSERT INTO w VALUES ('08:00:2b:01:02:03')",
     )

@@ -55,6 +55,7 @@ pub struct Rig {
 
 pub fn streams() -> WorkflowStreams {
     WorkflowStreams {
+        cluster: "test".to_owned(),
         commands: "WORKFLOW_COMMANDS".to_owned(),
         events: "WORKFLOW_EVENTS".to_owned(),
     }

@@ -252,6 +252,31 @@ impl Rig {
         panic!("{saga}/{key} did not get there: {last:?}\n{}", self.log_tail());
     }
 
+    /// Waits until every shard has read the stream up to `sequence`.
+    pub async fn until_read(&self, stream: &str, sequence: u64) {
+        let has_read = |shard: &Value| shard["positions"][stream].as_u64() >= Some(sequence);
+        let begin = Instant::now();
+        loop {
+            let answer = self
+                .client
+                .get(self.url("/admin/shards"))
+                .send()
+                .await
+                .expect("an answer");
+            let page: Value = serde_json::from_slice(&answer.bytes().await.expect("a body")).expect("JSON");
+            let shards = page["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+            if !shards.is_empty() && shards.iter().all(has_read) {
+                return;
+            }
+            assert!(
+                begin.elapsed() < Duration::from_mins(1),
+                "{page}\n{}",
+                self.log_tail()
+            );
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     /// Sends an event over HTTP until it is taken; its id makes repetition harmless.
     pub async fn send(&self, aggregate: &str, id: &str, event: &str, payload: Value) {
         self.send_body(event_body(aggregate, id, event, &payload)).await;

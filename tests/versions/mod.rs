@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::support::nats_server::NatsServer;
 use crate::support::rig::{Rig, TENANT};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 const TALLY: &str = r#"
 apiVersion: sagas/v1
@@ -76,13 +77,18 @@ async fn no_event_is_lost_or_doubled(rig: &Rig) {
         rig.wait_for("tally", key, |view| view["phase"] == "running")
             .await;
     }
+    let (sent, mut flowing) = watch::channel(0);
     let flow = async {
         for n in 1..=EVENTS {
             futures::future::join_all(KEYS.map(|key| send(rig, "Tally", "Counted", key, n))).await;
+            sent.send_replace(n);
         }
     };
     let change = async {
-        tokio::time::sleep(Duration::from_millis(150)).await;
+        flowing
+            .wait_for(|n| *n >= EVENTS / 10)
+            .await
+            .expect("events flow");
         rig.add_saga("tally", &second());
         let (status, answer) = reload(rig).await;
         assert_eq!((status, &answer["revision"]), (200, &json!(2)), "{answer}");
@@ -99,7 +105,7 @@ async fn no_event_is_lost_or_doubled(rig: &Rig) {
         );
         let (status, answer) = reload(rig).await;
         assert_eq!((status, &answer["code"]), (422, &json!("SR0508")), "{answer}");
-        assert!(answer["findings"][0]["line"].is_u64(), "{answer}");
+        assert!(answer["errors"][0]["line"].is_u64(), "{answer}");
         rig.add_saga("tally", &second());
     };
     tokio::join!(flow, change);
@@ -315,7 +321,7 @@ async fn a_reload_is_refused_that_no_live_instance_could_follow() {
     rig.add_saga("tally", &typed(&wider, "on_change: migrate\n"));
     let (status, answer) = reload(&rig).await;
     assert_eq!(status, 422, "{answer}");
-    let finding = &answer["findings"][0];
+    let finding = &answer["errors"][0];
     assert_eq!(
         (&finding["code"], finding["line"].is_u64()),
         (&json!("SR0178"), true),

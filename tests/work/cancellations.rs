@@ -88,12 +88,12 @@ async fn waits_in_the_queue(rig: Rig) {
 }
 
 #[tokio::test]
-async fn a_worker_that_comes_later_knows_what_was_taken_back() {
+async fn a_worker_that_starts_later_knows_the_cancelled_commands() {
     comes_later(Rig::new().await).await;
 }
 
 #[tokio::test]
-async fn a_worker_that_comes_later_knows_what_was_taken_back_on_nats() {
+async fn a_worker_that_starts_later_knows_the_cancelled_commands_on_nats() {
     comes_later(Rig::on_nats().await).await;
 }
 
@@ -186,18 +186,18 @@ async fn none_of_a_backlog_is_called(rig: Rig, settings: Settings) {
 }
 
 #[tokio::test]
-async fn nothing_is_called_that_was_taken_back_while_no_worker_was_there() {
+async fn a_command_cancelled_while_no_worker_runs_is_never_called() {
     none_of_a_backlog_is_called(Rig::new().await, Settings::default()).await;
 }
 
 #[tokio::test]
-async fn nothing_is_called_that_was_taken_back_while_no_worker_was_there_on_nats() {
+async fn a_command_cancelled_while_no_worker_runs_is_never_called_on_nats() {
     none_of_a_backlog_is_called(Rig::on_nats().await, Settings::default()).await;
 }
 
 /// The worker waits for nothing and remembers next to nothing.
 #[tokio::test]
-async fn what_was_not_heard_or_is_forgotten_is_asked_for() {
+async fn cancellations_that_were_missed_or_forgotten_are_looked_up() {
     let settings = || Settings {
         cancellations_wait: Millis(0),
         cancellations_max: 5,
@@ -208,7 +208,7 @@ async fn what_was_not_heard_or_is_forgotten_is_asked_for() {
 }
 
 #[tokio::test]
-async fn nothing_is_called_while_nobody_can_say_whether_it_was_taken_back() {
+async fn no_call_is_made_while_cancellations_cannot_be_read() {
     let rig = Rig::new().await;
     let item = effect(&rig, "o-1", 1);
     let server = upstream(ResponseTemplate::new(200)).await;

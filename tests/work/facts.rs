@@ -120,7 +120,7 @@ async fn facts_whose_deletion_was_lost_with_the_process_are_not_stored_again() {
 }
 
 #[tokio::test]
-async fn a_fact_of_an_earlier_life_that_is_not_stored_is_sent_whatever_others_say() {
+async fn a_fact_of_an_earlier_life_that_is_not_stored_is_sent_although_others_are_stored() {
     let (rig, mut rows) = ten_facts().await;
     rows.extend(facts(&rig, 11..=11));
     let forged = Publication {
@@ -190,7 +190,7 @@ async fn a_fact_that_was_published_from_another_row_is_recognised_by_its_id_and_
 }
 
 #[tokio::test]
-async fn what_the_broker_refuses_stays_and_goes_out_in_order_once_it_is_taken() {
+async fn facts_that_the_broker_refuses_stay_and_are_sent_in_order_later() {
     let rig = Rig::on_nats().await;
     let bytes_max = |bytes: i32| move |config: &mut stream::Config| config.max_message_size = bytes;
     for stream in [&rig.streams.events, &rig.streams.commands] {

@@ -1,7 +1,7 @@
 //! A process that may not be the owner of a shard any more sends nothing for it, and loses nothing either.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -22,8 +22,8 @@ use crate::work::rig::{
 };
 
 const NEVER: Duration = Duration::from_hours(1_000);
-/// Several retries, and a tick of the relay.
-const A_WHILE: Duration = Duration::from_millis(400);
+/// As many tries of a relay whose fence is open show that one whose fence is closed makes none.
+const RETRIES: usize = 4;
 
 fn closed(rig: &Rig) -> Arc<Fence> {
     Fence::closed(Arc::clone(&rig.clock) as Arc<dyn Clock>)
@@ -64,24 +64,27 @@ async fn nothing_leaves_before_the_fence_is_open_and_everything_does_then() {
     shard.release(rows).await;
     shard.overdue(at(1, 0)).await;
     shard.come_to_rest(Rest::Nothing).await;
-    tokio::time::sleep(A_WHILE).await;
+    // Another relay, whose fence is open, has sent the same work by then.
+    let mut other = rig.relay(Arc::clone(&rig.broker), RelayOptions::default());
+    other.release(vec![(at(1, 0), effect(&rig, "o-2", 9))]).await;
+    other.until_floor(at(1, 0)).await;
     let sent = async || {
         let streams = &rig.streams;
         let messages = rig.messages(&streams.commands).await + rig.messages(&streams.events).await;
         (messages, gateway.received_requests().await.unwrap().len())
     };
-    assert_eq!(sent().await, (0, 0));
+    assert_eq!(sent().await, (1, 0), "of the other relay");
     assert!(
         shard.relayed.floor.load(Ordering::Acquire) < 1 << 16,
         "the row counts as not sent"
     );
     fence.renew(NEVER);
     shard.until_floor(at(1, 2)).await;
-    assert_eq!(sent().await, (2, 1));
+    assert_eq!(sent().await, (3, 1));
 }
 
 #[tokio::test]
-async fn what_is_tried_again_stops_when_the_fence_closes() {
+async fn retries_stop_when_the_fence_closes() {
     let rig = Rig::new().await;
     let fence = open(&rig);
     let closes = Arc::clone(&fence);
@@ -102,7 +105,17 @@ async fn what_is_tried_again_stops_when_the_fence_closes() {
     let tries = || faulty.published.lock().unwrap().len();
     until(async || (!fence.is_open()).then_some(())).await;
     let before = tries();
-    tokio::time::sleep(A_WHILE).await;
+    // Another relay, whose fence stays open, tries again and again meanwhile.
+    let retried = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&retried);
+    let unwell = Faulty::new(Arc::clone(&rig.broker), move |_| {
+        count.fetch_add(1, Ordering::AcqRel);
+        Fault::Away
+    });
+    let mut other = rig.relay(unwell as _, RelayOptions::default());
+    other.until_started().await;
+    other.release(vec![(at(1, 0), effect(&rig, "o-2", 9))]).await;
+    until(async || (retried.load(Ordering::Acquire) >= RETRIES).then_some(())).await;
     assert_eq!(tries(), before);
     // It is open for one attempt.
     fence.renew(NEVER);
@@ -132,7 +145,21 @@ async fn the_gateway_is_not_asked_again_when_the_fence_closes() {
         .release(vec![(at(1, 0), command(&rig, "o-1", 1, true))])
         .await;
     until(async || (!fence.is_open()).then_some(())).await;
-    tokio::time::sleep(A_WHILE).await;
+    // Another relay, whose fence stays open, asks again and again meanwhile.
+    let unwell = MockServer::start().await;
+    let refuses = Mock::given(any()).respond_with(ResponseTemplate::new(503));
+    refuses.mount(&unwell).await;
+    let options = RelayOptions {
+        gateway: Some(unwell.uri()),
+        ..RelayOptions::default()
+    };
+    let mut other = rig.relay(Arc::clone(&rig.broker), options);
+    other.until_started().await;
+    other
+        .release(vec![(at(1, 0), command(&rig, "o-2", 9, true))])
+        .await;
+    let asked = async || unwell.received_requests().await.unwrap().len();
+    until(async || (asked().await >= RETRIES).then_some(())).await;
     assert_eq!(gateway.received_requests().await.unwrap().len(), 1);
     assert!(shard.verdicts.is_empty(), "it is not decided");
 }
@@ -170,7 +197,7 @@ async fn a_call_whose_intent_is_stored_is_not_begun_when_the_fence_has_closed() 
 }
 
 #[tokio::test]
-async fn streams_are_not_trimmed_by_whoever_may_not_own_every_shard() {
+async fn streams_are_not_trimmed_by_a_process_that_may_not_own_every_shard() {
     let rig = Rig::new().await;
     let fence = closed(&rig);
     let mut shard = rig.relay(Arc::clone(&rig.broker), RelayOptions::default());
@@ -178,13 +205,18 @@ async fn streams_are_not_trimmed_by_whoever_may_not_own_every_shard() {
     shard.release(rows.collect()).await;
     shard.until_floor(at(2, 0)).await;
     let may_trim = Arc::clone(&fence);
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
     let _retention = Retention::start(RetentionSpec {
         broker: Arc::clone(&rig.broker),
         streams: rig.streams.clone(),
         events: None,
         durables: Box::new(Vec::new),
         positions: Box::new(|| async { Some([2; 3]) }.boxed()),
-        may_trim: Box::new(move || may_trim.is_open()),
+        may_trim: Box::new(move || {
+            count.fetch_add(1, Ordering::AcqRel);
+            may_trim.is_open()
+        }),
         settings: outbox::Settings {
             trim_interval: Millis(10),
             gate_horizon: Millis(0),
@@ -193,7 +225,7 @@ async fn streams_are_not_trimmed_by_whoever_may_not_own_every_shard() {
         clock: Arc::clone(&rig.clock) as _,
         tasks: rig.tasks(),
     });
-    tokio::time::sleep(A_WHILE).await;
+    until(async || (asked.load(Ordering::Acquire) >= 3).then_some(())).await;
     assert_eq!(rig.messages(&rig.streams.commands).await, 2);
     fence.renew(NEVER);
     until(async || (rig.messages(&rig.streams.commands).await == 1).then_some(())).await;
@@ -244,7 +276,7 @@ async fn a_command_of_an_earlier_life_that_the_broker_lost_behind_its_result_is_
 
 /// Work of a life that goes on from an older state: behind it, everything may have been done before.
 #[tokio::test]
-async fn what_was_answered_behind_an_adopted_state_is_not_sent_again() {
+async fn commands_answered_after_the_adopted_state_are_not_sent_again() {
     let rig = Rig::new().await;
     let server = MockServer::start().await;
     let local = Arc::new(Local::new(2_000));

@@ -150,7 +150,7 @@ async fn a_tenants_consumer(rig: Rig, together: bool) {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_and_no_worker_knows_is_dropped_and_counted() {
+async fn an_unreadable_command_of_an_unknown_effect_is_dropped_and_counted() {
     let rig = Rig::new().await;
     let server = upstream(ResponseTemplate::new(200)).await;
     let publication = Publication {

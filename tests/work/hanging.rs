@@ -165,7 +165,7 @@ async fn a_shard_whose_disk_does_not_answer_is_not_ready_until_it_does() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn readers_whose_server_stands_still_are_not_ready_until_it_goes_on() {
+async fn readers_of_a_suspended_server_are_not_ready_until_it_resumes() {
     let server = NatsServer::start();
     let stage = start(json!({"kind": "nats", "nats": {"urls": [server.url()]}})).await;
     stage.note("first").await;

@@ -139,7 +139,7 @@ async fn carried_out(rig: Rig) {
 }
 
 #[tokio::test]
-async fn what_fails_at_first_goes_on_in_the_queue_and_counts_on() {
+async fn a_failed_local_attempt_continues_in_the_queue_with_the_next_attempt_number() {
     let rig = Rig::new().await;
     let server = MockServer::start().await;
     let unwell = Mock::given(any()).respond_with(ResponseTemplate::new(503));
@@ -221,7 +221,7 @@ async fn work_of_earlier_lives_goes_to_the_queue_and_tells_whether_it_may_have_b
 }
 
 #[tokio::test]
-async fn what_finds_no_room_here_goes_to_the_queue() {
+async fn a_command_without_local_room_goes_to_the_queue() {
     let rig = Rig::new().await;
     let slow = ResponseTemplate::new(200).set_body_string(r#"{"id":"c-1"}"#);
     let server = upstream(slow.set_delay(Duration::from_millis(500))).await;
@@ -304,7 +304,7 @@ async fn where_no_call_is_made_twice_the_shard_commits_before_it_that_it_begins(
 }
 
 #[tokio::test]
-async fn a_call_that_did_nothing_is_taken_back_and_goes_on_in_the_queue() {
+async fn a_local_call_that_did_nothing_is_withdrawn_and_continues_in_the_queue() {
     let rig = Rig::new().await;
     let server = MockServer::start().await;
     let unwell = Mock::given(any()).respond_with(ResponseTemplate::new(503));

@@ -122,7 +122,7 @@ async fn a_request_carries_the_key_and_its_answer_is_the_result() {
 }
 
 #[tokio::test]
-async fn what_a_service_says_by_its_error_headers_has_the_classes_of_http() {
+async fn error_headers_of_a_service_have_the_classes_of_http() {
     let rig = Rig::on_nats().await;
     let client = client(&rig).await;
     for (n, subject, code, kind, class) in [
@@ -212,7 +212,7 @@ async fn an_answer_that_calls_itself_json_and_is_none_leaves_the_outcome_open() 
 }
 
 #[tokio::test]
-async fn silence_is_a_riddle_unless_the_request_only_reads_and_an_empty_hall_proves_nothing_happened() {
+async fn silence_is_an_unknown_outcome_unless_the_request_only_reads_and_no_listener_is_a_known_failure() {
     let rig = Rig::on_nats().await;
     let result = outcome(&rig, RESERVE, &work(&rig, 1, INPUT)).await;
     assert_eq!(kind_and_class(&result), ("Failed", "transient"), "{result}");
@@ -234,7 +234,7 @@ async fn silence_is_a_riddle_unless_the_request_only_reads_and_an_empty_hall_pro
 }
 
 #[tokio::test]
-async fn a_message_is_heard_by_who_listens() {
+async fn a_message_reaches_every_listener() {
     let rig = Rig::on_nats().await;
     let client = client(&rig).await;
     let mut heard = client.subscribe("notes.>").await.unwrap();

@@ -58,7 +58,7 @@ async fn the_members_of_a_group_share_the_load() {
 }
 
 #[tokio::test]
-async fn what_a_killed_member_had_in_progress_goes_to_another_and_is_recorded_once() {
+async fn work_of_a_killed_member_goes_to_another_and_is_recorded_once() {
     let rig = Rig::on_nats().await;
     let stuck = upstream(ResponseTemplate::new(200).set_delay(Duration::from_mins(5))).await;
     let server = upstream(ResponseTemplate::new(200)).await;

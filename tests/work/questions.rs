@@ -227,8 +227,11 @@ async fn held(rig: Rig) {
         enqueue(&rig, item).await;
     }
     let _open = peer.call().await;
-    // What waits behind the call comes again, without a word.
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    // The worker has one command; the others wait for it.
+    rig.until_queued("effect-test-charge", |queue| {
+        queue.unacknowledged > 0 && queue.pending + queue.unacknowledged == 4
+    })
+    .await;
     drop(first);
     let server = upstream(ResponseTemplate::new(200)).await;
     let _second = rig.worker(failing(5), &server.uri());
@@ -242,12 +245,12 @@ async fn held(rig: Rig) {
 }
 
 #[tokio::test]
-async fn a_success_behind_an_unknown_outcome_is_told_and_a_failure_where_somebody_is_asked() {
+async fn a_success_after_an_unknown_outcome_is_recorded_and_a_failure_where_an_operator_is_asked() {
     comes_after(Rig::new().await).await;
 }
 
 #[tokio::test]
-async fn a_success_behind_an_unknown_outcome_is_told_and_a_failure_where_somebody_is_asked_on_nats() {
+async fn a_success_after_an_unknown_outcome_is_recorded_and_a_failure_where_an_operator_is_asked_on_nats() {
     comes_after(Rig::on_nats().await).await;
 }
 

@@ -38,7 +38,7 @@ fn with_gateway(url: &str) -> RelayOptions {
 }
 
 #[tokio::test]
-async fn effect_commands_stand_on_their_subject_once_whatever_is_repeated() {
+async fn effect_commands_are_stored_once_however_often_they_are_sent() {
     let rig = Rig::new().await;
     let rows: Vec<_> = (1..=20)
         .map(|n| (at(n, 0), effect(&rig, "o-1", u128::from(n))))

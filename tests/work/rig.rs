@@ -1,11 +1,13 @@
 //! A broker with the runner's streams, effects, and a shard's outbox in the hands of a test.
 
+mod items;
+mod shard_side;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use bytes::Bytes;
 use saga_runner::effects::consumers::{Consumer, Consumers, Scope};
 use saga_runner::effects::{self, BuiltIn, Local, Worker, WorkerSpec};
 use saga_runner::inproc::{self, InprocBroker};
@@ -16,22 +18,22 @@ use saga_runner::kernel::definition::effect::{
 use saga_runner::kernel::definition::redaction::Redaction;
 use saga_runner::kernel::duration::Millis;
 use saga_runner::kernel::expr::{Root, Template};
-use saga_runner::kernel::ids::{
-    ClusterId, CommandId, EffectName, InstanceId, Key, SagaName, TenantId, TimeMs,
-};
+use saga_runner::kernel::ids::{ClusterId, TenantId, TimeMs};
 use saga_runner::kernel::retry::RetryPolicy;
-use saga_runner::kernel::subject::{Subject, Tenancy};
-use saga_runner::kernel::work::{WorkItem, WorkKind, WorkRef};
+use saga_runner::kernel::subject::Tenancy;
+use saga_runner::kernel::work::WorkItem;
 use saga_runner::nats::{NatsBroker, Settings};
-use saga_runner::outbox::{self, LocalFirst, Relay, RelaySpec, Rest, Submitter};
-use saga_runner::ports::broker::{Broker, StreamSpec, WorkflowStreams};
+use saga_runner::outbox::{self, Relay, RelaySpec, Submitter};
+use saga_runner::ports::broker::{Broker, QueueState, StreamSpec, WorkflowStreams};
 use saga_runner::ports::clock::Clock;
-use saga_runner::shard::mailbox::{Mail, Refused, Relayed, Released, Verdict};
+use saga_runner::shard::mailbox::Relayed;
 use saga_runner::tasks::Tasks;
 use saga_runner::telemetry::Metrics;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
+pub use self::items::{at, command, command_subject, effect, effect_name, fact, item, result_subject};
+pub use self::shard_side::{RelayOptions, ShardSide};
 use crate::support::nats_server::NatsServer;
 
 pub const PATIENCE: Duration = Duration::from_mins(1);
@@ -104,6 +106,7 @@ impl Rig {
 
     async fn over(broker: Arc<dyn Broker>, ground: Ground) -> Self {
         let streams = WorkflowStreams {
+            cluster: "test".to_owned(),
             commands: "WORKFLOW_COMMANDS".to_owned(),
             events: "WORKFLOW_EVENTS".to_owned(),
         };
@@ -113,7 +116,11 @@ impl Rig {
         for (name, subjects) in [
             (
                 &streams.commands,
-                subjects(&["effect", "effect_progress", "effect_cancel", "workflow"]),
+                [
+                    subjects(&["effect", "effect_progress", "effect_cancel", "workflow"]),
+                    vec!["runner.test.control.>".to_owned()],
+                ]
+                .concat(),
             ),
             (&streams.events, subjects(&["effect_result", "workflow_event"])),
         ] {
@@ -261,6 +268,15 @@ impl Rig {
         serde_json::from_slice(&stored.payload).unwrap()
     }
 
+    /// Waits until the workers' queue is in a state that is wanted.
+    pub async fn until_queued(&self, durable: &str, wanted: impl Fn(QueueState) -> bool) {
+        until(async || {
+            let state = self.broker.queue_state(&self.streams.commands, durable).await;
+            wanted(state.unwrap()?).then_some(())
+        })
+        .await;
+    }
+
     pub async fn messages(&self, stream: &str) -> u64 {
         self.broker.stream_state(stream).await.unwrap().messages
     }
@@ -324,183 +340,6 @@ impl Rig {
     }
 }
 
-pub struct RelayOptions {
-    pub settings: outbox::Settings,
-    pub gateway: Option<String>,
-    /// Rows up to this one are of an earlier life of the process.
-    pub began_after: u64,
-    /// What the outbox holds when the relay starts.
-    pub outbox: Vec<(WorkRef, WorkItem)>,
-    pub mailbox: usize,
-    pub local: Option<LocalFirst>,
-    /// One that never closes where there is none.
-    pub fence: Option<Arc<outbox::Fence>>,
-}
-
-impl Default for RelayOptions {
-    fn default() -> Self {
-        Self {
-            settings: outbox::Settings {
-                retry_initial: Millis(10),
-                retry_max: Millis(50),
-                ..outbox::Settings::default()
-            },
-            gateway: None,
-            began_after: 0,
-            outbox: Vec::new(),
-            mailbox: 16,
-            local: None,
-            fence: None,
-        }
-    }
-}
-
-/// The shard's side of a relay.
-pub struct ShardSide {
-    relay: Option<Relay>,
-    submitter: Option<Arc<Submitter>>,
-    pub released: mpsc::Sender<Released>,
-    mailbox: mpsc::Receiver<Mail>,
-    pub relayed: Arc<Relayed>,
-    pub spilled: Arc<AtomicBool>,
-    pub outbox: BTreeMap<WorkRef, WorkItem>,
-    pub verdicts: Vec<Verdict>,
-    pub delivered: Vec<WorkRef>,
-    /// Rows whose calls were said to begin.
-    pub begun: Vec<WorkRef>,
-    /// Rows of which that was taken back.
-    pub not_called: Vec<WorkRef>,
-    /// Closes before it is answered that a call begins.
-    pub closes: Option<Arc<outbox::Fence>>,
-    refills: usize,
-}
-
-impl ShardSide {
-    /// What submits the commands for aggregates.
-    pub fn submitter(&self) -> &Submitter {
-        self.submitter.as_ref().expect("the test has a gateway")
-    }
-
-    /// Commits the rows and releases them.
-    pub async fn release(&mut self, rows: Vec<(WorkRef, WorkItem)>) {
-        self.outbox.extend(rows.iter().cloned());
-        self.send(rows, Vec::new(), Vec::new()).await;
-    }
-
-    pub async fn complete(&mut self, rows: Vec<WorkRef>) {
-        for row in &rows {
-            self.outbox.remove(row);
-        }
-        self.send(Vec::new(), rows, Vec::new()).await;
-    }
-
-    pub async fn overdue(&mut self, row: WorkRef) {
-        let item = self.outbox[&row].clone();
-        self.send(Vec::new(), Vec::new(), vec![(row, item)]).await;
-    }
-
-    async fn send(
-        &mut self,
-        work: Vec<(WorkRef, WorkItem)>,
-        completed: Vec<WorkRef>,
-        overdue: Vec<(WorkRef, WorkItem)>,
-    ) {
-        let released = Released {
-            shard: 0,
-            work,
-            completed,
-            overdue,
-        };
-        self.released.send(released).await.unwrap();
-    }
-
-    /// Answers mail until `done` holds.
-    pub async fn until(&mut self, mut done: impl FnMut(&Self) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
-        while !done(self) {
-            assert!(
-                Instant::now() < deadline,
-                "still waiting; verdicts {:?}",
-                self.verdicts
-            );
-            // Woken by mail, or to look again at what changes without mail.
-            if let Ok(mail) = tokio::time::timeout(Duration::from_millis(10), self.mailbox.recv()).await {
-                self.handle(mail.expect("the relay runs"));
-            }
-        }
-    }
-
-    /// Lets the relay read what the outbox held when it started.
-    pub async fn until_started(&mut self) {
-        self.until(|shard| shard.refills > 0).await;
-    }
-
-    pub async fn until_floor(&mut self, row: WorkRef) {
-        let encoded = row.log_sequence << 16 | u64::from(row.index);
-        self.until(|shard| shard.relayed.floor.load(Ordering::Acquire) >= encoded)
-            .await;
-    }
-
-    /// Ends the relay as a shutdown does.
-    pub async fn drain(&mut self, timeout: Duration) {
-        self.relay.take().expect("drained once").drain(timeout).await;
-        self.take_mail();
-    }
-
-    /// Answers mail until the relay has come to this rest.
-    pub async fn come_to_rest(&mut self, rest: Rest) {
-        let relay = self.relay.take().expect("not drained");
-        let asked = tokio::spawn(async move {
-            relay.until(rest).await;
-            relay
-        });
-        self.until(|_| asked.is_finished()).await;
-        self.relay = Some(asked.await.unwrap());
-        self.take_mail();
-    }
-
-    /// Reads what is in the mailbox now.
-    fn take_mail(&mut self) {
-        while let Ok(mail) = self.mailbox.try_recv() {
-            self.handle(mail);
-        }
-    }
-
-    fn handle(&mut self, mail: Mail) {
-        match mail {
-            Mail::Verdict(verdict) => self.verdicts.push(verdict),
-            Mail::Delivered(rows) => {
-                for row in &rows {
-                    self.outbox.remove(row);
-                }
-                self.delivered.extend(rows);
-            }
-            Mail::CallBegins { row, reply } => {
-                if let Some(fence) = &self.closes {
-                    fence.close();
-                }
-                if self.outbox.contains_key(&row) {
-                    self.begun.push(row);
-                    let _gone = reply.send(Ok(()));
-                } else {
-                    let _gone = reply.send(Err(Refused::Conflict("the command is completed".into())));
-                }
-            }
-            Mail::NotCalled(row) => self.not_called.push(row),
-            Mail::Refill { after, limit, reply } => {
-                let rows = self
-                    .outbox
-                    .iter()
-                    .filter(|(row, _)| after.is_none_or(|after| **row > after));
-                let page = rows.take(limit).map(|(row, item)| (*row, item.clone())).collect();
-                reply.send(page).unwrap();
-                self.refills += 1;
-            }
-            other => panic!("unexpected mail {other:?}"),
-        }
-    }
-}
-
 /// The consumers that these settings make for the tenants acme and globex.
 pub fn plan(settings: &str, group: &str, effects: &[Arc<EffectDefinition>]) -> Vec<Consumer> {
     plan_for(Some(&["acme", "globex"]), settings, group, effects)
@@ -538,91 +377,6 @@ pub async fn until<T>(mut question: impl AsyncFnMut() -> Option<T>) -> T {
     })
     .await
     .expect("an answer in time")
-}
-
-pub fn at(log_sequence: u64, index: u16) -> WorkRef {
-    WorkRef { log_sequence, index }
-}
-
-pub fn effect_name() -> EffectName {
-    EffectName::parse("charge").unwrap()
-}
-
-/// A row of instance `key`, its ids made from `n`.
-pub fn item(rig: &Rig, key: &str, n: u128, kind: WorkKind) -> WorkItem {
-    let now = rig.clock.now();
-    WorkItem {
-        instance: InstanceId {
-            tenant: TenantId::parse("acme").unwrap(),
-            saga: SagaName::parse("order").unwrap(),
-            key: Key::parse(key).unwrap(),
-        },
-        command_id: CommandId(Uuid::from_u128(0x0199_0000_0000_7000_8000_0000_0000_0000 + n)),
-        idempotency_key: format!("{n:032x}"),
-        path: "steps.charge".to_owned(),
-        attempt: 1,
-        created: now,
-        deadline: now.plus_ms(600_000),
-        waited_ms: 0,
-        causation_id: "e-1".to_owned(),
-        root_correlation_id: None,
-        traceparent: None,
-        hops: 1,
-        kind,
-    }
-}
-
-pub fn effect(rig: &Rig, key: &str, n: u128) -> WorkItem {
-    let kind = WorkKind::Effect {
-        effect: effect_name(),
-        payload: Bytes::from_static(br#"{"amount":12}"#),
-    };
-    item(rig, key, n, kind)
-}
-
-pub fn command(rig: &Rig, key: &str, n: u128, awaited: bool) -> WorkItem {
-    let kind = WorkKind::Command {
-        aggregate_type: "Shipment".to_owned(),
-        aggregate_id: format!("shp-{n}"),
-        command_type: "Shipment.Create".to_owned(),
-        payload: Bytes::from_static(b"{}"),
-        token: None,
-        awaited,
-    };
-    item(rig, key, n, kind)
-}
-
-pub fn fact(rig: &Rig, key: &str, n: u128) -> WorkItem {
-    let kind = WorkKind::Fact {
-        fact_type: "order.fulfilled".to_owned(),
-        payload: Bytes::from_static(b"{}"),
-    };
-    item(rig, key, n, kind)
-}
-
-fn effect_of(item: &WorkItem) -> EffectName {
-    match &item.kind {
-        WorkKind::Effect { effect, .. } => effect.clone(),
-        other => panic!("{other:?} is not an effect"),
-    }
-}
-
-pub fn command_subject(item: &WorkItem) -> String {
-    Subject::Effect {
-        tenant: item.instance.tenant.clone(),
-        effect: effect_of(item),
-        command: item.command_id,
-    }
-    .render()
-}
-
-pub fn result_subject(item: &WorkItem) -> String {
-    Subject::EffectResult {
-        tenant: item.instance.tenant.clone(),
-        effect: effect_of(item),
-        command: item.command_id,
-    }
-    .render()
 }
 
 /// An effect that posts to the upstream.
@@ -663,7 +417,7 @@ pub fn definition(attempts: u32) -> EffectDefinition {
     }
 }
 
-/// HeldCommands a command straight to the workers' queue.
+/// Hands a command straight to the workers' queue.
 pub async fn enqueue(rig: &Rig, item: &WorkItem) {
     let mut shard = rig.relay(Arc::clone(&rig.broker), RelayOptions::default());
     shard.release(vec![(at(1, 0), item.clone())]).await;

@@ -161,7 +161,7 @@ async fn seen(rig: &Rig, key: &str) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_stored_during_an_outage_is_taken_as_it_was_stored() {
+async fn messages_of_an_outage_are_processed_in_stored_order() {
     let server = NatsServer::start();
     let mut rig = Rig::new(Some(server.url()), "30m", Duration::ZERO, json!({})).await;
     rig.clear_definitions();

@@ -34,6 +34,31 @@ async fn a_command_that_the_broker_lost_is_published_again_under_its_id() {
     .await;
 }
 
+/// The power of the broker failed: it has lost the command and its result, and the worker that answered it goes on.
+#[tokio::test]
+async fn a_command_whose_result_the_broker_lost_is_executed_again_under_its_key() {
+    let rig = Rig::new().await;
+    let upstream = MockServer::start().await;
+    Mock::given(any())
+        .respond_with(ResponseTemplate::new(200).set_body_string(r#"{"id":"c-1"}"#))
+        .mount(&upstream)
+        .await;
+    let _worker = rig.worker(definition(1), &upstream.uri());
+    let mut shard = handed_over(&rig).await;
+    let item = effect(&rig, "o-1", 1);
+    rig.result(&item).await;
+    for stream in [&rig.streams.commands, &rig.streams.events] {
+        rig.broker.trim(stream, 2).await.unwrap();
+        assert_eq!(rig.messages(stream).await, 0);
+    }
+    shard.overdue(at(1, 0)).await;
+    let result = rig.result(&item).await;
+    assert_eq!(result["result_type"], "Succeeded");
+    let calls = upstream.received_requests().await.unwrap();
+    let keys = calls.iter().map(|call| &call.headers["idempotency-key"]);
+    assert_eq!(keys.collect::<Vec<_>>(), [item.idempotency_key.as_str(); 2]);
+}
+
 #[tokio::test]
 async fn a_command_that_still_has_time_is_left_alone() {
     let rig = Rig::new().await;

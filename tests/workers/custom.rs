@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use saga_runner::app::{Node, Registry, SystemClock, definitions};
 use saga_runner::config::Manifest;
+use saga_runner::kernel::envelope::{ConflictPolicy, Principal};
 use saga_runner::kernel::ids::{InstanceId, Key, SagaName, TenantId};
-use saga_runner::ports::control::Instances;
+use saga_runner::ports::control::{Instances, Patience, StartRequest};
 use saga_runner::telemetry::Metrics;
 use serde_json::json;
 
@@ -73,7 +74,13 @@ async fn an_effect_is_carried_out_by_a_provider_of_the_team() {
         key: Key::parse("n-1").expect("a key"),
     };
     let input = json!({"text": "milk"}).as_object().expect("a map").clone();
-    Instances::start(&*node, &instance, "r-1", input)
+    let request = StartRequest {
+        request_id: "r-1".to_owned(),
+        input,
+        on_conflict: ConflictPolicy::Fail,
+        principal: Principal::nobody(),
+    };
+    Instances::start(&*node, &instance, request, Patience::NONE)
         .await
         .expect("taken");
     let mut view = serde_json::Value::Null;

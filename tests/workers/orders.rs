@@ -40,7 +40,7 @@ fn start(language: Language, server: &NatsServer, rig: &Rig) -> Worker {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn orders_complete_whoever_is_killed() {
+async fn orders_complete_despite_kills_of_every_process() {
     let server = NatsServer::start();
     let mut rig = rig(&server, json!({"dispatch": "local"})).await;
     rig.start().await;

@@ -9,9 +9,15 @@ use saga_runner_language::ids::{CommandId, EffectName, Key, SagaName, TenantId, 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::children::ParentRef;
-use super::input::{CallbackOutcome, CancelMode, Found, StuckDecision, Verdict};
+use super::input::CallbackOutcome;
 use super::work::WorkItem;
+
+mod control;
+
+pub use control::{
+    ConflictPolicy, ControlMessage, ControlVerb, FoundAs, Principal, REASON_BYTES_MAX, Role, Sender,
+    StepFound, Stuck, WHO_BYTES_MAX, operation,
+};
 
 /// A domain event as aggregates publish it.
 #[derive(Debug, Serialize, Deserialize)]
@@ -120,7 +126,7 @@ pub struct EffectResult<'a> {
 }
 
 impl EffectResult<'_> {
-    /// The body of a result that says, in the place of a worker, that nobody knows what became of a command.
+    /// The body of a result that says, in the place of a worker, that the outcome of a command is unknown.
     ///
     /// # Panics
     /// Never: an envelope holds only what JSON can hold.
@@ -201,6 +207,21 @@ pub struct EffectProgress {
     /// How the last call ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ErrorPayload>,
+    /// What kept the next call back the last time; absent where nothing did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<Box<HeldCall>>,
+}
+
+/// What keeps a call back that could be made otherwise.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldCall {
+    /// `breaker`, `tenant_busy`, `tenant_rate` or `busy`.
+    pub reason: String,
+    /// Whose breaker it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upstream: Option<String>,
+    /// Milliseconds since the epoch when it is asked for again.
+    pub until_ms: i64,
 }
 
 /// Word to the workers that nobody waits for the result of a command any longer.
@@ -345,129 +366,6 @@ pub struct WorkflowEvent<'a> {
     pub metadata: EventMetadata,
 }
 
-/// A message to one instance on `workflow.<saga>.<correlation>`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ControlMessage {
-    /// Makes a repeated request recognisable.
-    pub request_id: String,
-    /// Refuses members that it does not know; a flattened struct itself cannot.
-    #[serde(flatten)]
-    pub verb: ControlVerb,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "control", rename_all = "snake_case", deny_unknown_fields)]
-pub enum ControlVerb {
-    /// Stop the instance and compensate what it did.
-    Cancel {
-        #[serde(default)]
-        reason: String,
-        #[serde(default, skip_serializing_if = "is_default")]
-        mode: CancelMode,
-    },
-    /// Undo what is stuck, with all attempts anew; send the work of stuck steps once more.
-    Retry(Stuck),
-    /// What is stuck stays done.
-    Skip(Stuck),
-    /// What is stuck has been undone by other means; or what became of a stuck step.
-    Resolve(Stuck),
-    /// Tell a step that waits for it.
-    Signal {
-        name: String,
-        /// A JSON object.
-        #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
-        data: serde_json::Map<String, serde_json::Value>,
-        /// Who says so.
-        #[serde(default, skip_serializing_if = "String::is_empty")]
-        by: String,
-        /// Hops of the chain of messages that led here.
-        #[serde(default, skip_serializing_if = "is_zero")]
-        hops: u32,
-    },
-    /// Begin an instance without an event.
-    Start {
-        /// A JSON object, as the saga declares it.
-        #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
-        input: serde_json::Map<String, serde_json::Value>,
-        /// The instance whose step asks for it.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        parent: Option<ParentRef>,
-    },
-    /// From a parent to its child: stop, and undo what was done.
-    CancelChild {
-        parent: ParentRef,
-        /// Also if it has completed; the parent is told how that went.
-        #[serde(default)]
-        undo: bool,
-        /// The child was there, as far as the parent knows.
-        #[serde(default)]
-        known: bool,
-    },
-    /// From a child to its parent: how it has ended, or how undoing it has.
-    Outcome {
-        /// The command of the parent that is answered.
-        command_id: CommandId,
-        result_type: ResultType,
-        /// The result for `Succeeded`; `{"class": ..., "message": ...}` for the others.
-        #[serde(default)]
-        payload: serde_json::Value,
-    },
-    /// Say how a piece of work went: either what is read as `signal`, or why it failed.
-    Callback {
-        /// Its idempotency key.
-        work: String,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        ok: Option<serde_json::Map<String, serde_json::Value>>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        error: Option<ErrorPayload>,
-    },
-    /// Say that whoever was given the token of a piece of work is still at it.
-    Heartbeat {
-        /// Its idempotency key.
-        work: String,
-    },
-    /// From an instance to an alias: it has it from now on.
-    RegisterAlias {
-        /// Of the instance.
-        key: Key,
-        generation: u32,
-    },
-    /// From an instance to an alias: it has ended.
-    ReleaseAlias {
-        /// Of the instance.
-        key: Key,
-        generation: u32,
-        /// It hears events that are matched by the alias as long as it is kept.
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-        hears: bool,
-    },
-    /// From an instance to an alias: have all events up to `due_ms` been forwarded?
-    AskAlias {
-        /// Of the instance.
-        key: Key,
-        due_ms: i64,
-        number: u64,
-        slot: u8,
-    },
-    /// From an alias to an instance: they have, by messages before this one.
-    AliasRead {
-        due_ms: i64,
-        number: u64,
-        slot: u8,
-        /// The alias could not read its streams that far.
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-        late: bool,
-    },
-    /// From an alias to an instance that has registered it: the instance has it, or it does not.
-    AliasAnswered {
-        alias: Alias,
-        /// Of the instance that has registered it.
-        generation: u32,
-        /// The alias already has as many instances as it may have.
-        refused: bool,
-    },
-}
-
 /// What `control` says in a [`ForwardedEvent`].
 pub const FORWARD: &str = "forward";
 
@@ -490,66 +388,7 @@ pub struct ForwardedEvent<'a> {
     pub event: AggregateEvent<'a>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FoundAs {
-    Done,
-    NotDone,
-}
-
-/// What an operator speaks of, and why.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Stuck {
-    /// Only what this step did.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub step: Option<String>,
-    /// Only what it did for this item of a loop over a list.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub item: Option<u32>,
-    /// Who says so.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub by: String,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub reason: String,
-    /// Whether the action of a stuck step has happened: said by whoever resolves it.
-    #[serde(rename = "as", default, skip_serializing_if = "Option::is_none")]
-    pub found: Option<FoundAs>,
-    /// What it has given, where it has.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub result: Option<serde_json::Value>,
-}
-
-impl Stuck {
-    /// The verdict in full. It is about entries of the ledger where nothing is said of what was found.
-    ///
-    /// # Errors
-    /// A sentence for whoever says so.
-    pub fn decide(self, verdict: Verdict) -> Result<StuckDecision, &'static str> {
-        let found = match (self.found, self.result) {
-            (None, None) => None,
-            _ if verdict != Verdict::Resolve => return Err("only `resolve` takes `as` and `result`"),
-            (Some(_), _) if self.step.is_none() => return Err("`as` is about a step: say which"),
-            (Some(FoundAs::Done), result) => Some(Found::Done {
-                result: result.map_or("{}".to_owned(), |result| result.to_string()),
-            }),
-            (Some(FoundAs::NotDone), None) => Some(Found::NotDone),
-            (None | Some(FoundAs::NotDone), Some(_)) => {
-                return Err("only what is resolved as done has a result");
-            }
-        };
-        Ok(StuckDecision {
-            verdict,
-            step: self.step,
-            item: self.item,
-            by: self.by,
-            reason: self.reason,
-            found,
-        })
-    }
-}
-
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 

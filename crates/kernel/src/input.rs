@@ -85,6 +85,19 @@ pub struct WorkResult {
     pub outcome: WorkOutcome,
 }
 
+/// What happens to a request to start an instance that runs already.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OnConflict {
+    /// It is refused.
+    #[default]
+    Fail,
+    /// It is taken as a request for the one that runs, in which nothing changes.
+    UseExisting,
+    /// The one that runs is killed, and the next generation of the key begins; refused where something that it did, or may have
+    /// done, would stay done and be done once more.
+    TerminateExisting { by: String, reason: String },
+}
+
 /// A request of an operator or another saga, valid in every phase.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Control {
@@ -94,6 +107,8 @@ pub enum Control {
     Retry,
     /// What an operator says about what is stuck.
     DecideStuck(StuckDecision),
+    /// What an operator does to the instance as a whole, or to one of its timers.
+    Operate(Operation),
     /// Something that a step waits for, told by a person or a system.
     Signal {
         name: String,
@@ -104,7 +119,7 @@ pub enum Control {
         /// Hops of the chain of messages that led here, 0 for a signal from outside.
         hops: u32,
     },
-    /// Go over to another version of the saga.
+    /// Migrate to another version of the saga.
     Migrate {
         to: DefinitionHash,
         /// It is the version that an earlier migration came from: go back the way it came.
@@ -116,6 +131,7 @@ pub enum Control {
         input: Bytes,
         /// The instance whose step asks for it.
         parent: Option<ParentRef>,
+        on_conflict: OnConflict,
     },
     /// The parent takes the instance back.
     CancelChild {
@@ -182,6 +198,62 @@ pub enum CallbackOutcome {
     Failed { class: String, message: String },
 }
 
+/// Something that an operator does to an instance, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Operation {
+    pub verb: OperationVerb,
+    /// Who does it.
+    pub by: String,
+    pub reason: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OperationVerb {
+    /// Keep inputs until the instance is resumed.
+    Pause,
+    /// Apply what was kept, in order, and go on.
+    Resume,
+    /// End the instance at once and undo nothing.
+    Kill,
+    /// Fire a timer now.
+    FireTimer { timer: String },
+    /// Clear a timer.
+    CancelTimer { timer: String },
+    /// Make the next attempt of what backs off now: of this step and its compensation, or of all.
+    TryNow { step: Option<String> },
+    /// Of an instance that has ended without success: begin the next generation with what is done and was not undone.
+    Rerun {
+        /// What operators found out about steps of unknown outcome.
+        found: Vec<Finding>,
+    },
+    /// The same with nothing kept but what it was given.
+    Restart,
+}
+
+/// What an operator has found out about a step.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    pub step: String,
+    pub found: Found,
+}
+
+impl OperationVerb {
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Pause => "pause",
+            Self::Resume => "resume",
+            Self::Kill => "kill",
+            Self::FireTimer { .. } => "fire_timer",
+            Self::CancelTimer { .. } => "cancel_timer",
+            Self::TryNow { .. } => "try_now",
+            Self::Rerun { .. } => "retry",
+            Self::Restart => "restart",
+        }
+    }
+}
+
 /// What an operator says about what is stuck: steps, and entries of the ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StuckDecision {
@@ -193,8 +265,10 @@ pub struct StuckDecision {
     /// Who says so.
     pub by: String,
     pub reason: String,
-    /// With [`Verdict::Resolve`]: it is about steps, and this is what became of them.
+    /// It is about steps, and this is their outcome. Not with [`Verdict::Retry`].
     pub found: Option<Found>,
+    /// With [`Verdict::Skip`]: JSON that others read as the result of the step that is skipped.
+    pub result: Option<String>,
 }
 
 /// What an operator has found out about an action of which nobody knew whether it had happened.
@@ -223,9 +297,9 @@ impl Found {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// Undo it, with all attempts anew; do what the step does once more.
+    /// Undo it, with all attempts again; do what the step does once more.
     Retry,
-    /// It stays done.
+    /// It stays done, where it is an undo that is stuck; a step in progress is left out.
     Skip,
     /// It has been undone by other means.
     Resolve,

@@ -42,14 +42,16 @@ pub struct LedgerEntry {
     /// undone.
     pub result: Option<ByteBuf>,
     pub status: LedgerStatus,
-    /// Attempts of its compensation so far; an operator's retry begins anew.
+    /// Attempts of its compensation so far; an operator's retry begins again.
     pub attempt: u32,
     pub tries: Tries,
     pub outstanding: Option<Outstanding>,
-    /// Nobody knows whether it happened, and an operator is to say so before it is undone.
+    /// Its outcome is unknown, and an operator has to state it before it is undone.
     pub asks: bool,
     /// Path under which its compensation began, where a migration has given the step another name since.
     pub known_as: Option<String>,
+    /// Life under which it came on the ledger, where that was a generation before: its compensation is known by the same key.
+    pub life: Option<String>,
     /// It turned out to have happened while it was being undone, perhaps after that: it is undone once more.
     pub again: bool,
     /// What is undone is the instance of another saga that the step has started, whatever its compensation says: that instance
@@ -57,7 +59,7 @@ pub struct LedgerEntry {
     pub of_child: bool,
     /// Why nobody waited for it any more when it came.
     pub late: Option<Late>,
-    /// What an operator is asked, where nobody knows whether it was undone.
+    /// What an operator is asked where the outcome of undoing it is unknown.
     pub question: Option<Box<Question>>,
 }
 
@@ -71,7 +73,7 @@ pub enum LedgerStatus {
     /// Its compensation failed and a timer will try again.
     BackingOff,
     Undone,
-    /// An operator must act: its compensation exhausted its attempts, or nobody knows whether there is
+    /// An operator must act: its compensation exhausted its attempts, or it is unknown whether there is
     /// something to undo.
     Stuck,
     /// It is to be undone although the instance goes on, and waits for its turn.
@@ -343,7 +345,9 @@ impl LedgerEntry {
         let known_as = self.known_as.as_ref().map_or(1, |path| path.len() + 11);
         let question = self.question.as_ref();
         let question = question.map_or(1, |question| question.bytes_at_most());
-        130 + blob(&self.input) + blob(&self.result) + known_as + self.tries.bytes_at_most() + question
+        let life = self.life.as_ref().map_or(1, |life| life.len() + 11);
+        let texts = known_as + life;
+        130 + blob(&self.input) + blob(&self.result) + texts + self.tries.bytes_at_most() + question
     }
 }
 

@@ -12,6 +12,7 @@ pub use saga_runner_language::{
 pub mod children;
 pub mod envelope;
 pub mod input;
+pub mod instance_status;
 pub mod items;
 pub mod ledger;
 pub mod outcome;

@@ -53,7 +53,7 @@ impl Patch {
     }
 }
 
-/// What became of an input.
+/// The outcome of an input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
     Applied,
@@ -81,20 +81,24 @@ pub enum IgnoreReason {
     Conflict,
     /// The key rule of another version brought it here; that of the instance's own version gives another key.
     OtherKey,
-    /// It asks to go over to another version, in which something that the instance has has no place.
+    /// It asks to migrate to another version, in which something that the instance has has no place.
     Refused,
     /// A request to start an instance that is there.
     Exists,
     /// An event whose aggregate has another event of this sequence, which was applied.
     SameSequence,
-    /// An event so far behind another one of its aggregate that nobody knows any more whether it was applied.
+    /// An event so far behind another one of its aggregate that it is no longer known whether it was applied.
     TooOld,
     /// An event or a signal that came before a step waits for it, which does not keep what comes early.
     Early,
+    /// An operator asks for what is so already, or about what is not there.
+    NothingToDo,
+    /// A request under the id of another one, which was applied.
+    Mismatch,
 }
 
 impl IgnoreReason {
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::NoInstance,
         Self::Ended,
         Self::Duplicate,
@@ -108,6 +112,8 @@ impl IgnoreReason {
         Self::SameSequence,
         Self::TooOld,
         Self::Early,
+        Self::NothingToDo,
+        Self::Mismatch,
     ];
 
     /// The label value of this reason.
@@ -127,6 +133,8 @@ impl IgnoreReason {
             Self::SameSequence => "same_sequence",
             Self::TooOld => "too_old",
             Self::Early => "early",
+            Self::NothingToDo => "nothing_to_do",
+            Self::Mismatch => "input_mismatch",
         }
     }
 }
@@ -226,7 +234,7 @@ pub enum Note {
         step: String,
         class: String,
     },
-    /// The instance went back to a step, which begins anew with all that needs it.
+    /// The instance went back to a step, which begins again with all that needs it.
     WentBack {
         step: String,
     },
@@ -276,7 +284,7 @@ pub enum Note {
     CompensationSkipped {
         step: String,
     },
-    /// Nobody knows whether there is something to undo, and an operator is asked.
+    /// It is unknown whether there is something to undo, and an operator is asked.
     CompensationAsked {
         step: String,
     },
@@ -319,7 +327,7 @@ pub enum Note {
         alias: String,
         value: String,
     },
-    /// Nobody knows whether the action of a step has happened, and an operator is asked.
+    /// The outcome of the action of a step is unknown, and an operator is asked.
     StepAsked {
         step: String,
     },
@@ -345,6 +353,17 @@ pub enum Note {
     AliasAccepted {
         alias: String,
         value: String,
+    },
+    /// An operator has done something to the instance: `pause`, `resume`, `kill`, `fire_timer`, `cancel_timer`, `try_now`,
+    /// `terminate` (by a start in its place).
+    Operated {
+        verb: String,
+        by: String,
+        reason: String,
+    },
+    /// What was asked for is not done, and why.
+    Refused {
+        message: String,
     },
 }
 

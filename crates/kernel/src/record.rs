@@ -2,20 +2,22 @@
 //!
 //! Its encoding (postcard behind a format byte) is a stored format; golden bytes guard it.
 
+mod size;
+mod step;
+
 use std::collections::BTreeMap;
 
 use saga_runner_language::alias::Alias;
-use saga_runner_language::definition::model::Late;
 use saga_runner_language::ids::{CommandId, DefinitionHash, Key, SagaName, TimeMs};
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
 use super::input::CancelMode;
-use super::items::Items;
+use super::instance_status::Listing;
 use super::ledger::Ledger;
 use super::patch::TimerRow;
-use super::work::WorkRef;
 pub use saga_runner_language::status::{Phase, StepStatus};
+pub use step::{ClassFailures, Doubt, Outstanding, Question, Sent, StepState, Stray, Tries};
 
 /// How many event ids an instance remembers to recognise a producer's duplicates.
 pub const SEEN_EVENTS_MAX: usize = 64;
@@ -63,6 +65,9 @@ pub struct Record {
     pub strays: Vec<Stray>,
     /// Commands of unknown outcome whose success would still be of use, oldest first, at most [`DOUBTS_MAX`].
     pub doubts: Vec<Doubt>,
+    /// Steps that have done something, or may have, of which no entry of the ledger tells: by index, rising. Another go at the
+    /// instance must not do it once more.
+    pub off_ledger: Vec<u16>,
     /// Events and signals that came before the step that waits for them, oldest first.
     pub buffer: Vec<Buffered>,
     /// Timers that are set, by name.
@@ -86,6 +91,20 @@ pub struct Record {
     pub program: Option<Box<ProgramState>>,
     /// What it has registered and not released, oldest first, at most [`saga_runner_language::limits::Limits::aliases`].
     pub aliases: Vec<Registered>,
+    /// What it has released at its end, for another go at it.
+    pub released: Vec<Alias>,
+    /// Who has paused it, while it is paused.
+    pub paused: Option<Box<Paused>>,
+    /// Where it stands in the index of its partition, which alone changes that.
+    pub listing: Option<Box<Listing>>,
+}
+
+/// By whom an instance was paused, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Paused {
+    pub by: String,
+    pub reason: String,
+    pub since: TimeMs,
 }
 
 /// An alias that an instance has registered.
@@ -103,11 +122,11 @@ pub struct ProgramState {
     pub pending: Vec<Pending>,
     /// The program has said that the instance is complete; it ends when nothing is under way any more.
     pub completing: bool,
-    /// What became of work that did not succeed, by name, oldest first, at most [`PROGRAM_TRIES_MAX`].
+    /// The outcome of work that did not succeed, by name, oldest first, at most [`PROGRAM_TRIES_MAX`].
     pub tries: Vec<ProgramTries>,
 }
 
-/// Most names of a program's work for which it is remembered what became of it.
+/// Most names of a program's work for which it is remembered the outcome of it.
 pub const PROGRAM_TRIES_MAX: usize = 256;
 
 /// What the attempts under one name of a program came to so far.
@@ -173,58 +192,6 @@ pub struct MachineState {
     pub entries: u64,
 }
 
-/// One step of an instance.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct StepState {
-    pub status: StepStatus,
-    /// How often the step began anew, by `goto` or as the loops around came to it again; part of the idempotency
-    /// keys of its work.
-    pub iteration: u32,
-    /// Work in the outside world whose outcome the step waits for.
-    pub outstanding: Option<Outstanding>,
-    /// What was sent; kept until the outcome is known, and only where another attempt or the compensation
-    /// reads it.
-    pub sent: Option<Sent>,
-    /// Attempts of this iteration so far.
-    pub attempt: u32,
-    /// Error class of the latest attempt that failed, until one succeeds.
-    pub error: Option<String>,
-    pub tries: Tries,
-    /// How many of its needs must be done, where that was computed.
-    pub needed: Option<u32>,
-    /// Of a loop with a condition: the turn, the first being 0.
-    pub turn: u32,
-    /// Of a loop over a list, while it runs.
-    pub items: Option<Box<Items>>,
-    /// JSON result of the action of a step that waits; only where it is read at the end.
-    pub result: Option<ByteBuf>,
-    /// Idempotency key of the work of a step that waits for a callback: whoever has its token ends the wait.
-    pub callback: Option<String>,
-    /// Path under which its work began, where a migration has given the step another name since: attempts of the
-    /// same work are known outside by one key.
-    pub known_as: Option<String>,
-    /// Of a step that is stuck: what an operator is asked.
-    pub question: Option<Box<Question>>,
-    /// Of a step in a loop: the record's version with which its turn or item began.
-    pub since: u64,
-    /// Of a step in a loop: how many entries the ledger had then. What stands behind them is of this turn or item.
-    pub ledger_before: u32,
-}
-
-/// What became of work whose outcome nobody knows; an operator is to say so.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Question {
-    /// Its result answers the question by itself, should it come after all.
-    pub command: CommandId,
-    /// With which its upstream was called, and with which the next attempt would be.
-    pub idempotency_key: String,
-    /// Why the outcome is not known, for people.
-    pub message: String,
-    pub since: TimeMs,
-    /// The outcome of an attempt before was not known either.
-    pub doubted: bool,
-}
-
 /// Something that came early.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Buffered {
@@ -249,54 +216,6 @@ pub enum MessageKind {
     CallbackFailed,
 }
 
-/// What a step sent, so that every attempt sends the same.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sent {
-    /// JSON.
-    pub payload: ByteBuf,
-    /// Id of the aggregate that a command is for.
-    pub target: Option<String>,
-}
-
-/// What the attempts of a piece of work came to so far.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tries {
-    /// Rises when the upstream has refused an attempt, unless the outcome of one under the same key is unknown.
-    pub round: u32,
-    /// The outcome of one of the attempts under the present key is unknown.
-    pub unknown: bool,
-    /// One of the attempts has failed for certain.
-    pub has_failed: bool,
-    /// In the order in which the classes first occurred.
-    pub failures: Vec<ClassFailures>,
-}
-
-/// How often attempts failed with one error class.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClassFailures {
-    pub class: String,
-    pub count: u32,
-}
-
-/// Work of a step that the instance stopped waiting for. A late success must be undone.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stray {
-    /// Index of the step.
-    pub step: u16,
-    /// Index of the item, for the steps of a loop over a list.
-    pub item: Option<u32>,
-    pub iteration: u32,
-    pub outstanding: Outstanding,
-    /// What was sent, as JSON; absent where the compensation does not read it.
-    pub input: Option<ByteBuf>,
-    /// Nobody knows what became of an attempt before.
-    pub unknown: bool,
-    /// An attempt before has failed.
-    pub failed: bool,
-    /// Why nobody waits for it.
-    pub late: Late,
-}
-
 /// Which events of an aggregate were applied, by their sequences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
@@ -308,34 +227,6 @@ pub struct Source {
     pub below: u64,
     /// Two of its events had one sequence, so these say nothing.
     pub repeats: bool,
-}
-
-/// A command of a step whose outcome is unknown. A success that comes after all says so.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Doubt {
-    pub command: CommandId,
-    /// Index of the step.
-    pub step: u16,
-    /// Index of the item, for the steps of a loop over a list.
-    pub item: Option<u32>,
-    pub iteration: u32,
-    /// As [`Tries::round`]: commands of one round have one idempotency key.
-    pub round: u32,
-    /// What was sent, as JSON; only once the step is over, and where the compensation reads it.
-    pub input: Option<ByteBuf>,
-    /// The step is over, and was put on the ledger with an unknown outcome.
-    pub on_ledger: bool,
-    /// Why nobody waits for it, once the step is over.
-    pub late: Late,
-}
-
-/// A command that was sent and whose result has not come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Outstanding {
-    pub command: CommandId,
-    pub row: WorkRef,
-    pub attempt: u32,
-    pub round: u32,
 }
 
 /// Why an instance failed.
@@ -407,6 +298,7 @@ impl Record {
             ledger: Ledger::default(),
             strays: Vec::new(),
             doubts: Vec::new(),
+            off_ledger: Vec::new(),
             buffer: Vec::new(),
             timers: BTreeMap::new(),
             failure: None,
@@ -419,6 +311,9 @@ impl Record {
             left: None,
             program: None,
             aliases: Vec::new(),
+            released: Vec::new(),
+            paused: None,
+            listing: None,
         }
     }
 
@@ -428,81 +323,6 @@ impl Record {
         let mut bytes = Vec::with_capacity(self.encoded_bytes_at_most());
         bytes.push(RECORD_FORMAT);
         postcard::to_extend(self, bytes).expect("a record holds only types that postcard can encode")
-    }
-
-    /// At least as many bytes as [`Record::encode`] writes, cheap to tell.
-    #[must_use]
-    pub fn encoded_bytes_at_most(&self) -> usize {
-        // Numbers take at most 10 bytes each; the constants round up what a part has of them and of tags.
-        let text = |text: &str| text.len() + 10;
-        let blob = |bytes: &Option<ByteBuf>| bytes.as_ref().map_or(1, |bytes| bytes.len() + 10);
-        let option = |value: &Option<String>| value.as_deref().map_or(1, |value| text(value) + 1);
-        let step = |step: &StepState| {
-            let sent = step
-                .sent
-                .as_ref()
-                .map_or(1, |sent| sent.payload.len() + 11 + option(&sent.target));
-            let texts = option(&step.error) + option(&step.known_as) + option(&step.callback);
-            let question = step.question.as_ref();
-            let question = question.map_or(1, |question| question.bytes_at_most());
-            130 + sent + blob(&step.result) + texts + step.tries.bytes_at_most() + question
-        };
-        let steps: usize = self
-            .steps
-            .iter()
-            .map(|state| {
-                let items = state.items.as_ref().map_or(0, |items| {
-                    let running = items.running.iter().flat_map(|item| &item.steps);
-                    items.bytes_at_most() + running.map(step).sum::<usize>()
-                });
-                step(state) + items
-            })
-            .sum();
-        let buffer: usize = self
-            .buffer
-            .iter()
-            .map(|entry| 50 + entry.name.len() + entry.value.len())
-            .sum();
-        let strays: usize = self.strays.iter().map(|stray| 100 + blob(&stray.input)).sum();
-        let doubts: usize = self.doubts.iter().map(|doubt| 60 + blob(&doubt.input)).sum();
-        let timers: usize = self.timers.keys().map(|name| 2 * text(name) + 30).sum();
-        let failure = self.failure.as_ref().map_or(0, |failure| {
-            let keep: usize = failure.keep.iter().map(|name| text(name)).sum();
-            30 + text(&failure.code) + text(&failure.message) + option(&failure.step) + keep
-        });
-        let early = self.early.as_ref().map_or(1, |early| 2 + text(&early.outcome));
-        let left = self.left.as_ref().map_or(0, |left| 50 + 8 * left.forgotten.len());
-        let program = self.program.as_ref().map_or(1, |program| {
-            let pending = program.pending.iter();
-            let tries = program.tries.iter().map(|tries| 20 + tries.name.len());
-            30 + pending.map(|pending| 70 + pending.name.len()).sum::<usize>() + tries.sum::<usize>()
-        });
-        let aliases: usize = self
-            .aliases
-            .iter()
-            .map(|Registered { alias, .. }| 1 + text(&alias.name) + text(&alias.value))
-            .sum();
-        260 + left
-            + aliases
-            + early
-            + program
-            + text(&self.start_event)
-            + option(&self.root_correlation_id)
-            + option(&self.traceparent)
-            + self.data.len()
-            + blob(&self.input)
-            + self.parent.as_ref().map_or(1, |parent| {
-                70 + text(parent.saga.as_str()) + text(parent.key.as_str())
-            })
-            + 15 * (self.seen_events.len() + self.seen_results.len())
-            + 31 * self.sources.len()
-            + steps
-            + self.ledger.bytes_at_most()
-            + strays
-            + doubts
-            + buffer
-            + timers
-            + failure
     }
 
     /// Decodes what [`Record::encode`] wrote.
@@ -617,53 +437,6 @@ impl Record {
     #[must_use]
     pub fn has_nothing_open(&self) -> bool {
         self.outstanding().next().is_none() && !self.ledger.has(|status| !status.rests())
-    }
-}
-
-impl Question {
-    /// At least as many bytes as the encoding takes.
-    #[must_use]
-    pub fn bytes_at_most(&self) -> usize {
-        100 + self.message.len()
-    }
-}
-
-impl Tries {
-    /// At least as many bytes as the encoding takes.
-    #[must_use]
-    pub fn bytes_at_most(&self) -> usize {
-        let failures = self.failures.iter().map(|failures| failures.class.len() + 20);
-        30 + failures.sum::<usize>()
-    }
-}
-
-impl StepState {
-    /// A step that has not started.
-    #[must_use]
-    pub const fn pending() -> Self {
-        Self {
-            status: StepStatus::Pending,
-            iteration: 0,
-            outstanding: None,
-            sent: None,
-            attempt: 0,
-            error: None,
-            tries: Tries {
-                round: 0,
-                unknown: false,
-                has_failed: false,
-                failures: Vec::new(),
-            },
-            needed: None,
-            turn: 0,
-            items: None,
-            result: None,
-            callback: None,
-            known_as: None,
-            question: None,
-            since: 0,
-            ledger_before: 0,
-        }
     }
 }
 

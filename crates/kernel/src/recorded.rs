@@ -9,13 +9,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::children::ParentRef;
+use super::envelope::is_default;
 use super::input::{
-    CallbackOutcome, CancelMode, Control, DomainEvent, Input, InputBody, Origin, SourceStream, StuckDecision,
-    UnknownClass, WorkOutcome, WorkResult,
+    CallbackOutcome, CancelMode, Control, DomainEvent, Input, InputBody, OnConflict, Operation, Origin,
+    SourceStream, StuckDecision, UnknownClass, WorkOutcome, WorkResult,
 };
 use super::patch::Note;
 
-/// One input and what became of it, in the order in which the instance took it.
+/// One input and the outcome of it, in the order in which the instance took it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Recorded {
     /// The cluster that took it: ids of commands and idempotency keys name it.
@@ -76,6 +77,7 @@ pub enum RecordedBody {
     },
     Retry {},
     DecideStuck(StuckDecision),
+    Operate(Operation),
     Signal {
         name: String,
         data: Value,
@@ -87,6 +89,8 @@ pub enum RecordedBody {
         input: Value,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         parent: Option<ParentRef>,
+        #[serde(default, skip_serializing_if = "is_default")]
+        on_conflict: OnConflict,
     },
     CancelChild {
         parent: ParentRef,
@@ -212,6 +216,7 @@ impl RecordedBody {
             },
             InputBody::Control(Control::Retry) => Self::Retry {},
             InputBody::Control(Control::DecideStuck(decision)) => Self::DecideStuck(decision.clone()),
+            InputBody::Control(Control::Operate(operation)) => Self::Operate(operation.clone()),
             InputBody::Control(Control::Signal { name, data, by, hops }) => Self::Signal {
                 name: name.clone(),
                 data: json(data),
@@ -222,9 +227,14 @@ impl RecordedBody {
             InputBody::Control(Control::Migrate { to, .. }) => Self::Missing {
                 kind: format!("migration to {to}"),
             },
-            InputBody::Control(Control::Start { input, parent }) => Self::Start {
+            InputBody::Control(Control::Start {
+                input,
+                parent,
+                on_conflict,
+            }) => Self::Start {
                 input: json(input),
                 parent: parent.clone(),
+                on_conflict: on_conflict.clone(),
             },
             InputBody::Control(Control::CancelChild { parent, undo, known }) => Self::CancelChild {
                 parent: parent.clone(),
@@ -279,6 +289,12 @@ impl Recorded {
     /// [`IdError`] where a name breaks its rules.
     pub fn input(&self) -> Result<Option<Input>, IdError> {
         let stream = |stream| Origin::Stream { stream, sequence: 0 };
+        let told = |control| {
+            (
+                stream(SourceStream::WorkflowCommands),
+                InputBody::Control(control),
+            )
+        };
         let (origin, body) = match &self.input {
             RecordedBody::Missing { .. } | RecordedBody::DeadLetter(_) => return Ok(None),
             RecordedBody::Event(event) => (
@@ -312,63 +328,42 @@ impl Recorded {
                 }),
             ),
             RecordedBody::Timer { name } => (Origin::Timer, InputBody::Timer { name: name.clone() }),
-            RecordedBody::Cancel { reason, mode } => (
-                stream(SourceStream::WorkflowCommands),
-                InputBody::Control(Control::Cancel {
-                    reason: reason.clone(),
-                    mode: *mode,
-                }),
-            ),
-            RecordedBody::Signal { name, data, by, hops } => (
-                stream(SourceStream::WorkflowCommands),
-                InputBody::Control(Control::Signal {
-                    name: name.clone(),
-                    data: Bytes::from(data.to_string()),
-                    by: by.clone(),
-                    hops: *hops,
-                }),
-            ),
-            RecordedBody::Start { input, parent } => (
-                stream(SourceStream::WorkflowCommands),
-                InputBody::Control(Control::Start {
-                    input: Bytes::from(input.to_string()),
-                    parent: parent.clone(),
-                }),
-            ),
-            RecordedBody::CancelChild { parent, undo, known } => (
-                stream(SourceStream::WorkflowCommands),
-                InputBody::Control(Control::CancelChild {
-                    parent: parent.clone(),
-                    undo: *undo,
-                    known: *known,
-                }),
-            ),
-            RecordedBody::Heartbeat { work } => (
-                stream(SourceStream::WorkflowCommands),
-                InputBody::Control(Control::Heartbeat { work: work.clone() }),
-            ),
-            RecordedBody::AliasAnswered { via, refused } => (
-                stream(SourceStream::WorkflowCommands),
-                InputBody::Control(Control::AliasAnswered {
-                    via: via.clone(),
-                    refused: *refused,
-                }),
-            ),
-            RecordedBody::Callback { work, outcome } => (
-                stream(SourceStream::WorkflowCommands),
-                InputBody::Control(Control::Callback {
-                    work: work.clone(),
-                    outcome: outcome.callback(),
-                }),
-            ),
-            RecordedBody::Retry {} => (
-                stream(SourceStream::WorkflowCommands),
-                InputBody::Control(Control::Retry),
-            ),
-            RecordedBody::DecideStuck(decision) => (
-                stream(SourceStream::WorkflowCommands),
-                InputBody::Control(Control::DecideStuck(decision.clone())),
-            ),
+            RecordedBody::Cancel { reason, mode } => told(Control::Cancel {
+                reason: reason.clone(),
+                mode: *mode,
+            }),
+            RecordedBody::Signal { name, data, by, hops } => told(Control::Signal {
+                name: name.clone(),
+                data: Bytes::from(data.to_string()),
+                by: by.clone(),
+                hops: *hops,
+            }),
+            RecordedBody::Start {
+                input,
+                parent,
+                on_conflict,
+            } => told(Control::Start {
+                input: Bytes::from(input.to_string()),
+                parent: parent.clone(),
+                on_conflict: on_conflict.clone(),
+            }),
+            RecordedBody::CancelChild { parent, undo, known } => told(Control::CancelChild {
+                parent: parent.clone(),
+                undo: *undo,
+                known: *known,
+            }),
+            RecordedBody::Heartbeat { work } => told(Control::Heartbeat { work: work.clone() }),
+            RecordedBody::AliasAnswered { via, refused } => told(Control::AliasAnswered {
+                via: via.clone(),
+                refused: *refused,
+            }),
+            RecordedBody::Callback { work, outcome } => told(Control::Callback {
+                work: work.clone(),
+                outcome: outcome.callback(),
+            }),
+            RecordedBody::Retry {} => told(Control::Retry),
+            RecordedBody::DecideStuck(decision) => told(Control::DecideStuck(decision.clone())),
+            RecordedBody::Operate(operation) => told(Control::Operate(operation.clone())),
         };
         Ok(Some(Input {
             instance: self.instance()?,
@@ -381,7 +376,7 @@ impl Recorded {
 }
 
 impl RecordedOutcome {
-    /// As the kernel takes it from a callback, which never says that nobody knows.
+    /// As the kernel takes it from a callback, which never reports an unknown outcome.
     #[must_use]
     pub fn callback(&self) -> CallbackOutcome {
         match self.outcome() {

@@ -80,7 +80,21 @@ pub enum Subject {
         saga: SagaName,
         key: Key,
     },
+    /// `runner.<cluster>.control.<tenant>.<saga>.<correlation>`: of the runners, and of nobody else. Here the tenant stands behind
+    /// the kind, and is absent without multi-tenancy.
+    Control {
+        /// Its name.
+        cluster: String,
+        tenant: TenantId,
+        saga: SagaName,
+        key: Key,
+    },
 }
+
+/// What the runners' own subjects begin with.
+const RUNNER: &str = "runner";
+/// What stands behind the cluster in the subjects by which the runners talk to instances.
+const CONTROL: &str = "control";
 
 /// Why a text is not a subject of the runner.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -108,15 +122,18 @@ impl Subject {
             | Self::EffectCancellation { tenant, .. }
             | Self::Workflow { tenant, .. }
             | Self::Callback { tenant, .. }
-            | Self::WorkflowEvent { tenant, .. } => tenant,
+            | Self::WorkflowEvent { tenant, .. }
+            | Self::Control { tenant, .. } => tenant,
         }
     }
 
-    /// Writes the subject. The prefix is written exactly when the tenant is not empty.
+    /// Writes the subject. The tenant is written exactly when it is not empty.
     #[must_use]
     pub fn render(&self) -> String {
         let mut out = String::with_capacity(96);
-        prefix(&mut out, self.tenant());
+        if !matches!(self, Self::Control { .. }) {
+            prefix(&mut out, self.tenant());
+        }
         match self {
             Self::Aggregate {
                 aggregate_type,
@@ -152,6 +169,19 @@ impl Subject {
                 write!(out, "workflow_event.{saga}.").expect("writing to a string");
                 escape_into(&mut out, key.as_str());
             }
+            Self::Control {
+                cluster,
+                tenant,
+                saga,
+                key,
+            } => {
+                write!(out, "{RUNNER}.{cluster}.{CONTROL}.").expect("writing to a string");
+                if !tenant.is_none() {
+                    write!(out, "{tenant}.").expect("writing to a string");
+                }
+                write!(out, "{saga}.").expect("writing to a string");
+                escape_into(&mut out, key.as_str());
+            }
         }
         out
     }
@@ -161,6 +191,9 @@ impl Subject {
     /// # Errors
     /// [`SubjectError`] says which rule the text breaks.
     pub fn parse(text: &str, tenancy: Tenancy) -> Result<Self, SubjectError> {
+        if let Some(rest) = text.strip_prefix(RUNNER).and_then(|rest| rest.strip_prefix('.')) {
+            return Self::parse_own(rest, tenancy);
+        }
         let mut tokens = text.split('.');
         let mut next = || match tokens.next() {
             Some(token) if !token.is_empty() => Ok(token),
@@ -227,6 +260,43 @@ impl Subject {
             }),
             _ => Err(SubjectError::Shape),
         }
+    }
+
+    /// The same for what stands behind `runner.`.
+    fn parse_own(text: &str, tenancy: Tenancy) -> Result<Self, SubjectError> {
+        let mut tokens = text.split('.');
+        let mut next = || match tokens.next() {
+            Some(token) if !token.is_empty() => Ok(token),
+            _ => Err(SubjectError::Shape),
+        };
+        let cluster = next()?.to_owned();
+        if next()? != CONTROL {
+            return Err(SubjectError::Shape);
+        }
+        let tenant = match tenancy {
+            Tenancy::Single => TenantId::none(),
+            Tenancy::Multi => TenantId::parse(next()?).map_err(SubjectError::Tenant)?,
+        };
+        let (saga, key) = (next()?, next()?);
+        if tokens.next().is_some() {
+            return Err(SubjectError::Shape);
+        }
+        Ok(Self::Control {
+            cluster,
+            tenant,
+            saga: SagaName::parse(saga)?,
+            key: Key::parse(&unescape(key)?)?,
+        })
+    }
+}
+
+/// A filter that matches the subjects by which the runners of a cluster talk to the instances of one tenant or, with `None`, of
+/// every tenant.
+#[must_use]
+pub fn control_filter(cluster: &str, tenant: Option<&TenantId>) -> String {
+    match tenant {
+        Some(tenant) if !tenant.is_none() => format!("{RUNNER}.{cluster}.{CONTROL}.{tenant}.>"),
+        Some(_) | None => format!("{RUNNER}.{cluster}.{CONTROL}.>"),
     }
 }
 
@@ -356,6 +426,41 @@ mod tests {
         );
         assert_eq!(filter(Tenancy::Multi, None, "effect", None), "tenant.*.effect.>");
         assert_eq!(filter(Tenancy::Single, None, "effect", None), "effect.>");
+    }
+
+    #[test]
+    fn the_runners_subject_names_cluster_and_tenant() {
+        let control = |tenant: TenantId| Subject::Control {
+            cluster: "shop".to_owned(),
+            tenant,
+            saga: SagaName::parse("order").expect("legal"),
+            key: Key::parse("o/1").expect("legal"),
+        };
+        let of_acme = control(tenant("acme"));
+        assert_eq!(of_acme.render(), "runner.shop.control.acme.order.o=2F1");
+        assert_eq!(Subject::parse(&of_acme.render(), Tenancy::Multi), Ok(of_acme));
+        let of_nobody = control(TenantId::none());
+        assert_eq!(of_nobody.render(), "runner.shop.control.order.o=2F1");
+        assert_eq!(
+            Subject::parse(&of_nobody.render(), Tenancy::Single),
+            Ok(of_nobody)
+        );
+        assert_eq!(
+            control_filter("shop", Some(&tenant("acme"))),
+            "runner.shop.control.acme.>"
+        );
+        assert_eq!(control_filter("shop", None), "runner.shop.control.>");
+        for bad in [
+            "runner.shop.control.acme.order",
+            "runner.shop.control.acme.order.1.2",
+            "runner.shop.control.Acme.order.1",
+            "runner.shop.other.acme.order.1",
+            "runner..control.acme.order.1",
+            "tenant.acme.runner.shop.control.order.1",
+            "tenant.acme.control.order.1",
+        ] {
+            assert!(Subject::parse(bad, Tenancy::Multi).is_err(), "{bad:?}");
+        }
     }
 
     proptest! {

@@ -140,7 +140,7 @@ impl WorkKind {
         }
     }
 
-    /// Whether no definition asks for it: who has an alias, and what is taken back.
+    /// Whether no definition asks for it: who has an alias, and what is cancelled.
     #[must_use]
     pub const fn is_incidental(&self) -> bool {
         match self {

@@ -1,6 +1,6 @@
 //! Aliases: values that an instance has registered, by which events find it beside its key.
 //!
-//! An alias is looked after where its address says, in the shard of that address. Owners tell it that they have
+//! An alias is stored where its address says, in the shard of that address. Owners tell it that they have
 //! it and that they have it no more; an event that is matched by it is forwarded to each of them.
 
 use serde::{Deserialize, Serialize};
@@ -33,18 +33,30 @@ pub struct Via {
     pub generation: u32,
 }
 
+/// Why a value is not that of an alias.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AliasError {
+    #[error("the alias {name} is neither a string nor an integer")]
+    Kind { name: String },
+    #[error(
+        "the alias {name} has 1 to {VALUE_BYTES_MAX} bytes without control characters, found {bytes} bytes"
+    )]
+    Text { name: String, bytes: usize },
+}
+
 impl Alias {
     /// The alias that a value makes; none where it is null.
     ///
     /// # Errors
-    /// A sentence where the value cannot be one.
-    pub fn new(name: &str, value: &Json<'_>) -> Result<Option<Self>, String> {
+    /// [`AliasError`] where the value is of the wrong kind, empty, too long, or has control characters.
+    pub fn new(name: &str, value: &Json<'_>) -> Result<Option<Self>, AliasError> {
         let value = match value {
             Json::Null => return Ok(None),
             Json::Str(text) => text.clone().into_owned(),
             Json::Int(number) => number.to_string(),
             Json::Bool(_) | Json::Double(_) | Json::List(_) | Json::Map(_) => {
-                return Err(format!("the alias {name} is neither a string nor an integer"));
+                let name = name.to_owned();
+                return Err(AliasError::Kind { name });
             }
         };
         let alias = Self {
@@ -54,10 +66,10 @@ impl Alias {
         if alias.is_legal() {
             return Ok(Some(alias));
         }
-        Err(format!(
-            "the alias {name} has 1 to {VALUE_BYTES_MAX} bytes without control characters, found {} bytes",
-            alias.value.len()
-        ))
+        Err(AliasError::Text {
+            bytes: alias.value.len(),
+            name: alias.name,
+        })
     }
 
     /// Whether it has a name and a value that make an address. One that was not made by [`Alias::new`] may have
@@ -111,7 +123,7 @@ pub fn is_address(key: &Key) -> bool {
 mod tests {
     use super::*;
 
-    fn alias(value: &Json<'_>) -> Result<Option<Alias>, String> {
+    fn alias(value: &Json<'_>) -> Result<Option<Alias>, AliasError> {
         Alias::new("tracking", value)
     }
 

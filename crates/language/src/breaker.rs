@@ -1,4 +1,4 @@
-//! Circuit breaker as a pure function: it is told the time and what became of calls, and says whether a call
+//! Circuit breaker as a pure function: it is told the time and the outcomes of calls, and says whether a call
 //! may be made. It knows nothing about what is called.
 
 use serde::{Deserialize, Serialize};
@@ -48,10 +48,10 @@ pub enum Admission {
     Wait { ms: u64 },
 }
 
-/// What became of an admitted call.
+/// The outcome of an admitted call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallEnd {
-    /// The callee answered, whatever it said.
+    /// The callee answered anything.
     Answered,
     /// It could not be reached, did not answer or asked for patience.
     Failed,
@@ -128,7 +128,7 @@ impl Breaker {
         }
     }
 
-    /// Records what became of an admitted call.
+    /// Records the outcome of an admitted call.
     pub fn record(&mut self, now: u64, end: CallEnd) {
         self.state = match (self.state, end) {
             (
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn it_opens_at_the_failure_rate_and_not_before_enough_calls() {
+    fn a_breaker_opens_at_the_failure_rate_and_not_before_enough_calls() {
         let mut breaker = breaker();
         for _ in 0..3 {
             breaker.record(0, CallEnd::Failed);

@@ -10,20 +10,30 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Millis(pub u64);
 
+/// Why a text is not a duration.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DurationError {
+    /// Months and years are refused, too: they have no fixed length.
+    #[error("{0:?} is not a duration; write it like 500ms, 30s, 15m, 1h 30m or 7d")]
+    Syntax(String),
+    #[error("{0:?} is negative")]
+    Negative(String),
+}
+
 impl Millis {
     /// Reads a duration in the friendly format of jiff, or ISO 8601.
     ///
     /// # Errors
-    /// A sentence that says what is wrong: not a duration, negative, or with months or years in it.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is not a duration; write it like 500ms, 30s, 15m, 1h 30m or 7d");
+    /// [`DurationError`] where the text is not a duration, is negative, or has months or years in it.
+    pub fn parse(text: &str) -> Result<Self, DurationError> {
+        let wrong = || DurationError::Syntax(text.to_owned());
         let span: Span = text.parse().map_err(|_| wrong())?;
         let duration = span
             .to_duration(SpanRelativeTo::days_are_24_hours())
             .map_err(|_| wrong())?;
         u64::try_from(duration.as_millis())
             .map(Self)
-            .map_err(|_| format!("{text:?} is negative"))
+            .map_err(|_| DurationError::Negative(text.to_owned()))
     }
 
     #[must_use]

@@ -33,7 +33,7 @@ pub enum JsonError {
     NumberRange { text: String },
 }
 
-/// What becomes of integers outside 64 signed bits.
+/// What happens to integers outside 64 signed bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LargeIntegers {
     Refused,
@@ -425,7 +425,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_read_is_what_serde_reads(text in r#"[\[\]{}":,a-c0-9.eE+\-\\ntrufls ]{0,40}"#) {
+        fn json_is_read_as_serde_reads_it(text in r#"[\[\]{}":,a-c0-9.eE+\-\\ntrufls ]{0,40}"#) {
             agrees_with_serde(text.as_bytes())?;
         }
 
@@ -448,7 +448,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_is_read_as_the_same(value in values()) {
+        fn json_is_read_back_as_it_was_written(value in values()) {
             let mut bytes = Vec::new();
             value.write(&mut bytes);
             let back = Json::parse(&bytes, 8);

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::alias::WAIT_MS_MAX;
 
-/// Most aliases of one instance, whatever is configured.
+/// Most aliases of one instance, with any configuration.
 pub const ALIASES_MAX: usize = 16;
 
 /// Bounds on what one message, record or transition may be.

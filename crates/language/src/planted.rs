@@ -1,5 +1,5 @@
-//! Bugs that a simulation has to find, each at its place in production code: whoever is sure of the simulator shows that it
-//! sees them.
+//! Bugs that a simulation has to find, each at its place in production code: the simulator has to show that it
+//! finds them.
 //!
 //! They are in builds with the feature `planted` alone, which a release refuses, and there only on a thread that has chosen one.
 

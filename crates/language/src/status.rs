@@ -52,7 +52,7 @@ impl Phase {
     }
 }
 
-/// What becomes of what a cancelled instance has begun.
+/// What happens to work that a cancelled instance has begun.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CancelMode {
@@ -82,7 +82,7 @@ pub enum StepStatus {
     Delayed,
     /// Its action has succeeded, and it waits for an event or a signal.
     Waiting,
-    /// An operator must act: nobody knows whether its action has happened.
+    /// An operator must act: the outcome of its action is unknown.
     Stuck,
 }
 

@@ -243,7 +243,7 @@ impl Breakers {
     }
 
     /// Sets what an operator says, for one tenant or for all that have no word of their own. A breaker that is set to
-    /// closed forgets why it was open: it begins anew when it decides again.
+    /// closed forgets why it was open: it begins again when it decides again.
     pub fn force(&self, upstream: &str, tenant: Option<&TenantId>, force: BreakerForce) -> Forced {
         let now = self.now_ms();
         let mut known = self.known();
@@ -377,7 +377,7 @@ mod tests {
     use super::*;
     use crate::kernel::ids::TimeMs;
 
-    /// Stands still until it is set.
+    /// Does not advance until it is set.
     #[derive(Default)]
     struct Hand(AtomicU64);
 
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn a_breaker_that_was_set_to_closed_begins_anew_when_it_decides_again() {
+    fn a_breaker_that_was_set_to_closed_begins_empty_when_it_decides_again() {
         let rig = Rig::new();
         rig.call(4, CallEnd::Failed);
         rig.force(None, BreakerForce::Closed);

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn it_shows_the_time_of_the_machine_until_the_broker_has_told_its_own() {
+    fn the_clock_shows_the_machines_time_until_the_broker_has_told_its_own() {
         let scene = Scene::new(3_600_000);
         assert_eq!(scene.behind(), -3_600_000);
         assert_eq!(scene.clock.ahead_ms(), None);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_stored_when_it_was_asked_is_never_told_too_late() {
+    fn the_broker_clock_is_never_ahead_of_the_broker() {
         for (there, back) in [(0, 0), (5, 0), (0, 5), (40, 60), (2_000, 3_000)] {
             let scene = Scene::new(0);
             assert_eq!(scene.ask(EVENTS, there, back), -back);

@@ -300,7 +300,10 @@ impl Stage {
                 .map_err(|error| format!("the payload of a failure is {{class, message}}: {error}"))?;
             let unfit = |c: char| c.is_control() || c.is_whitespace();
             if payload.class.is_empty() || payload.class.len() > 128 || payload.class.contains(unfit) {
-                return Err(format!("class {:?} is no word of 1 to 128 bytes", payload.class));
+                return Err(format!(
+                    "class {:?} is not a word of 1 to 128 bytes",
+                    payload.class
+                ));
             }
         }
         Ok(result.result_type)

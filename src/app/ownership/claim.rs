@@ -1,15 +1,19 @@
 //! Claiming the shards: before this is done, nothing is read or sent.
+//!
+//! What is done with each shard in turn is here; `candidate` is one of them, `refusal` what is said if it may not be claimed.
+
+mod candidate;
+mod refusal;
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use saga_runner_partition::machine::held::{adopt, continue_copy};
+use saga_runner_partition::machine::held::continue_copy;
 
 use super::adoption::Adoption;
-use super::record::{Entries, OwnerRecord, Place, ReadError, Token};
-use super::verdict::{Folder, How, Question, Refusal, Verdict, decide};
+use super::record::{Entries, OwnerRecord, ReadError, Token};
+use super::verdict::{Folder, How, Question, Verdict, decide};
 use crate::app::adapters::Adapters;
 use crate::app::{StartError, cluster, shards};
 use crate::config::{BrokerKind, Manifest};
@@ -18,7 +22,9 @@ use crate::outbox::Fence;
 use crate::ports::broker::{Broker, BrokerError, PutError};
 use crate::ports::clock::Clock;
 use crate::ports::randomness::Randomness;
-use crate::storage::{HeldRow, OpenOptions, Ownership, Reader, StorageError, Store};
+use crate::storage::{HeldRow, OpenOptions, Reader, StorageError, Store};
+use candidate::Candidate;
+use refusal::refused;
 
 /// How long the claim waits before it asks the broker again.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -52,6 +58,13 @@ pub struct Claimed {
     /// Of the record.
     pub revision: u64,
     pub fence: Arc<Fence>,
+}
+
+/// What is done where a shard has no data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Missing {
+    Refuse,
+    Create,
 }
 
 enum Trouble {
@@ -155,7 +168,7 @@ impl Claiming<'_> {
     async fn open_unlocked(&self, shard: u16) -> Result<Store, StorageError> {
         let begun = self.clock.monotonic();
         loop {
-            match self.open(shard, false) {
+            match self.open(shard, Missing::Refuse) {
                 Err(StorageError::Locked(_))
                     if self.clock.monotonic().saturating_sub(begun) < self.locked_for =>
                 {
@@ -166,13 +179,13 @@ impl Claiming<'_> {
         }
     }
 
-    fn open(&self, shard: u16, create: bool) -> Result<Store, StorageError> {
+    fn open(&self, shard: u16, missing: Missing) -> Result<Store, StorageError> {
         let options = OpenOptions {
             cluster: self.manifest.cluster.clone(),
             cluster_id: self.cluster,
             shard,
             shards: self.manifest.shards,
-            create,
+            create: missing == Missing::Create,
         };
         let dir = shards::dir(self.manifest, shard);
         self.adapters.store(&dir, &self.manifest.storage, &options)
@@ -252,7 +265,7 @@ impl Claiming<'_> {
         shards::note(self.manifest, self.cluster, &[]).map_err(Trouble::Refused)?;
         let store = match candidate.store.take() {
             Some(store) => store,
-            None => self.open(candidate.shard, true)?,
+            None => self.open(candidate.shard, Missing::Create)?,
         };
         match how {
             How::New | How::Again => {}
@@ -403,158 +416,4 @@ fn resume(fence: &Fence, reader: &Reader) -> Result<(), StorageError> {
         fence.release(read, at);
     }
     Ok(())
-}
-
-/// Why the start is refused, for all shards of which the first one is.
-fn refused(refusals: &[(&Candidate, Refusal)]) -> Option<StartError> {
-    let (candidate, first) = refusals.first()?;
-    let alike = |refusal: &Refusal| std::mem::discriminant(refusal) == std::mem::discriminant(first);
-    let others = refusals.iter().filter(|(_, refusal)| alike(refusal)).count() - 1;
-    let others = if others > 0 {
-        format!(" (and {others} more)")
-    } else {
-        String::new()
-    };
-    let flags: Vec<String> = refusals
-        .iter()
-        .map(|(candidate, refusal)| format!("{}@{}", candidate.shard, refusal.epoch()))
-        .collect();
-    let flags = flags.join(",");
-    let (shard, dir) = (candidate.shard, candidate.dir.display());
-    let whose = candidate
-        .record()
-        .map_or_else(|| "nobody knows whose".to_owned(), OwnerRecord::whose);
-    Some(match first {
-        Refusal::Lost { .. } => StartError::Lost(format!(
-            "shard {shard}{others}: {dir} holds no data of it, and the cluster knows it ({whose}); mount or restore its folder, or give it up: run --adopt-loss {flags} --reason TEXT"
-        )),
-        Refusal::Owned { .. } => StartError::Owned(format!(
-            "shard {shard}{others}: it belongs to another folder than {dir} ({whose}); start the runner on that one, or give it up: run --adopt-loss {flags} --reason TEXT"
-        )),
-        Refusal::AtWork { .. } => StartError::Owned(format!(
-            "shard {shard}{others}: another process has it open ({whose}); stop that process first"
-        )),
-        Refusal::Older { .. } => {
-            let (log, epoch) = candidate
-                .folder
-                .map_or((0, 0), |folder| (folder.log_sequence, folder.epoch));
-            let floor = candidate.record().map_or(0, |record| record.log_floor);
-            StartError::Older(format!(
-                "shard {shard}{others}: {dir} is an older copy, with a log up to {log} (epoch {epoch}): the shard was at work up to {floor} at least ({whose}); start on the newest folder, or go on from this one: run --adopt-loss {flags} --reason TEXT"
-            ))
-        }
-    })
-}
-
-/// One shard on the way to its claim.
-struct Candidate {
-    shard: u16,
-    dir: PathBuf,
-    place: Place,
-    store: Option<Store>,
-    folder: Option<Folder>,
-    found: Option<Found>,
-    /// Since when the broker has no record.
-    missed_since: Option<Duration>,
-    /// When the record was looked for last.
-    looked: Option<Duration>,
-    how: Option<How>,
-    claimed: Option<Claimed>,
-}
-
-/// A record, and since when it is watched.
-struct Found {
-    record: OwnerRecord,
-    revision: u64,
-    since: Duration,
-    /// Its owner has written it meanwhile.
-    is_renewed: bool,
-    /// It was found in this round.
-    is_new: bool,
-}
-
-impl Candidate {
-    fn record(&self) -> Option<&OwnerRecord> {
-        self.found.as_ref().map(|found| &found.record)
-    }
-
-    fn watch(&mut self, found: Option<(OwnerRecord, u64)>, now: Duration) {
-        self.missed_since = match &found {
-            Some(_) => None,
-            None => self.missed_since.or(Some(now)),
-        };
-        self.found = found.map(|(record, revision)| match self.found.take() {
-            Some(before) if before.revision == revision => Found {
-                is_new: false,
-                ..before
-            },
-            before => Found {
-                // One of before comes back where the broker loses its newest writes.
-                is_renewed: before
-                    .is_some_and(|before| before.record.is_claim_of(&record) && revision > before.revision),
-                record,
-                revision,
-                since: now,
-                is_new: true,
-            },
-        });
-    }
-
-    /// How long the record was seen unrenewed, or missing.
-    fn quiet(&self, now: Duration) -> Option<Duration> {
-        match &self.found {
-            Some(found) if found.is_renewed => None,
-            Some(found) => Some(now.saturating_sub(found.since)),
-            // That was decided before it was to be written for the first time.
-            None if self.how.is_some() => Some(Duration::MAX),
-            None => Some(now.saturating_sub(self.missed_since.unwrap_or(now))),
-        }
-    }
-
-    /// Whether this look is the first one at what it is to wait for.
-    fn is_news(&self, now: Duration) -> bool {
-        match &self.found {
-            Some(found) => found.is_new,
-            None => self.missed_since == Some(now),
-        }
-    }
-
-    fn watches(&self) -> String {
-        let shard = self.shard;
-        self.record().map_or_else(
-            || format!("shard {shard}: the broker has no owner record of it; waiting to see whether an owner at work writes it again"),
-            |record| format!("shard {shard}: waiting to see whether its owner still renews it ({})", record.whose()),
-        )
-    }
-
-    /// Holds back what the state would send that is gone on from in place of the owner who is given up.
-    fn adopt(&self, store: &Store, held: HeldRow, fresh: bool, reason: &str) -> Result<(), StorageError> {
-        let floor = self.record().map_or(0, |record| record.log_floor);
-        store.write(|batch| adopt(batch, &held, fresh, floor, reason))
-    }
-
-    /// Writes the claim into the folder, and gives its log sequence.
-    fn put_ownership(
-        &mut self,
-        store: &Store,
-        epoch: u64,
-        randomness: &dyn Randomness,
-    ) -> Result<u64, StorageError> {
-        let log_sequence = store.reader().progress()?.log_sequence;
-        let folder = Folder {
-            owner: self
-                .folder
-                .map_or_else(|| Token::draw(randomness), |folder| folder.owner),
-            epoch,
-            claim: Token::draw(randomness),
-            log_sequence,
-        };
-        store.put_ownership(&Ownership {
-            owner: folder.owner.0,
-            epoch,
-            claim: folder.claim.0,
-        })?;
-        self.folder = Some(folder);
-        Ok(log_sequence)
-    }
 }

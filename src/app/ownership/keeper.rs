@@ -32,7 +32,7 @@ const ROUNDS_MAX: usize = 3;
 /// How long the last word to the broker may take.
 const RELEASE_MAX: Duration = Duration::from_secs(2);
 
-/// Looks after the records of the shards that are open in this process.
+/// Renews the records of the shards that are open in this process.
 pub struct Keeper {
     pub broker: Arc<dyn Broker>,
     pub manifest: Manifest,
@@ -129,7 +129,7 @@ impl Keeper {
         })
     }
 
-    /// Looks after this shard, too.
+    /// Renews this shard's record, too.
     pub fn add(&self, kept: Kept) {
         self.shards.put(kept.shard, Arc::new(kept));
     }

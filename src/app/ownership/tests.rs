@@ -221,7 +221,7 @@ async fn a_folder_whose_claim_was_cut_off_knows_its_cluster() {
 }
 
 #[tokio::test]
-async fn a_shard_that_has_existed_is_not_begun_anew_without_a_word() {
+async fn a_shard_that_has_existed_is_not_begun_empty_without_an_order() {
     let place = Place::new().await;
     let refusal = place.claim_with("a", &[0], Adoption::default()).await;
     let refusal = refusal.err().expect("refused");
@@ -231,7 +231,7 @@ async fn a_shard_that_has_existed_is_not_begun_anew_without_a_word() {
 }
 
 #[tokio::test]
-async fn what_an_operator_gives_up_begins_anew_and_the_old_folder_is_refused() {
+async fn a_shard_given_up_by_an_operator_begins_empty_and_the_old_folder_is_refused() {
     let place = Place::new().await;
     let first = place.claim("a").await.expect("new");
     place.keeper(&first).release().await;
@@ -509,7 +509,7 @@ async fn a_copy_is_refused_where_the_record_is_lost_and_its_owner_is_at_work() {
 }
 
 #[tokio::test]
-async fn what_goes_on_from_an_adopted_state_sends_nothing_before_it_has_read_the_streams() {
+async fn an_adopted_shard_sends_nothing_before_it_has_read_the_streams() {
     let place = Place::new().await;
     let first = place.claim("a").await.expect("new");
     apply(&first, 900);

@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_operator_gives_up_by_its_epoch_is_adopted_once_it_is_quiet() {
+    fn a_shard_given_up_by_epoch_is_adopted_once_its_record_is_quiet() {
         let other = OwnerRecord {
             owner: THEIRS,
             place: place("there", Some((9, 9))),

@@ -25,11 +25,12 @@ use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue, KeyRef, MetadataMap}
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Response, Status};
 
-use super::certainty::Ending;
+use super::certainty::{Ending, SideEffects};
 use super::environment::{Environment, traceparent};
 use super::network::Network;
 use super::origin::Origin;
 use super::provider::{CallContext, CallFailure, CallOutcome, Certainty, Provider};
+use super::refusal::{GrpcMethodError, ProviderError};
 use super::rendering::{Rendering, Verdict};
 use super::settings::Settings;
 use crate::clients::{UpstreamTls, grpc as clients};
@@ -55,25 +56,26 @@ impl Grpc {
     /// Builds the channel of one effect, which connects when it is needed. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// A sentence that says what in the definition or the environment makes no channel.
+    /// [`ProviderError`] where the definition or the environment makes no channel.
     pub fn new(
         definition: &Arc<EffectDefinition>,
         call: &GrpcCall,
         environment: &Arc<Environment>,
         settings: &Settings,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, ProviderError> {
         let origin = Origin::of(&call.url, environment.upstreams(), settings.expression_steps)?;
         let path = format!("/{}/{}", call.service, call.method);
         let method = match &call.descriptors {
             Some(bytes) => {
-                let pool = DescriptorPool::decode(&**bytes).map_err(|error| error.to_string())?;
+                let pool = DescriptorPool::decode(&**bytes);
+                let pool = pool.map_err(|error| ProviderError::Descriptors(error.to_string()))?;
                 OnceCell::from(method(&pool, call)?)
             }
             None => OnceCell::new(),
         };
         let metadata_name = |(name, _): &(String, _)| {
             AsciiMetadataKey::from_bytes(name.as_bytes())
-                .map_err(|_| format!("{name:?} is not a name of metadata"))
+                .map_err(|_| ProviderError::MetadataName(name.clone()))
         };
         Ok(Self {
             channel: channel(
@@ -84,7 +86,7 @@ impl Grpc {
             )?,
             definition: Arc::clone(definition),
             origin,
-            path: PathAndQuery::try_from(path).map_err(|error| error.to_string())?,
+            path: PathAndQuery::try_from(path).map_err(|error| ProviderError::Host(error.to_string()))?,
             metadata_names: call
                 .metadata
                 .iter()
@@ -108,10 +110,12 @@ impl Provider for Grpc {
     }
 
     /// As the descriptors say.
-    fn is_safe(&self) -> bool {
+    fn side_effects(&self) -> SideEffects {
         let options = |method: &MethodDescriptor| method.method_descriptor_proto().options.clone();
         let level = self.method.get().and_then(options);
-        level.is_some_and(|options| options.idempotency_level() == IdempotencyLevel::NoSideEffects)
+        SideEffects::unless(
+            level.is_some_and(|options| options.idempotency_level() == IdempotencyLevel::NoSideEffects),
+        )
     }
 
     fn upstream(&self) -> Option<String> {
@@ -138,7 +142,11 @@ impl Grpc {
         let method = timeout_at(by, self.method(template, &metadata)).await;
         let method = method.unwrap_or_else(|_| {
             let message = format!("reflection: {}", late());
-            Err(CallFailure::of(Ending::LateUnsent, false, message))
+            Err(CallFailure::of(
+                Ending::LateUnsent,
+                SideEffects::Possible,
+                message,
+            ))
         })?;
         let message = message_of(&method, &message)?;
         let mut request = Request::new(message);
@@ -146,7 +154,7 @@ impl Grpc {
         request.set_timeout(by.duration_since(Instant::now()));
         let codec = DynamicCodec::new(method.output());
         let sent = codec.sent();
-        // The channel heeds the request's own timeout only once there is a connection.
+        // The channel applies the request's own timeout only once there is a connection.
         let answer = timeout_at(by, self.send(codec, request)).await;
         let sent = if sent.load(Ordering::Relaxed) {
             Sent::Maybe
@@ -162,7 +170,7 @@ impl Grpc {
             Err(_) if sent == Sent::No => (Ending::LateUnsent, late()),
             Err(_) => (Ending::Late, late()),
         };
-        Err(CallFailure::of(ending, self.is_safe(), message))
+        Err(CallFailure::of(ending, self.side_effects(), message))
     }
 
     /// The values of the definition, and what every call carries.
@@ -202,7 +210,7 @@ impl Grpc {
             let pool = reflection::descriptors(&self.channel, metadata, &template.service)
                 .await
                 .map_err(|status| undescribed(&status))?;
-            method(&pool, template).map_err(|reason| CallFailure::not_done("permanent", reason))
+            method(&pool, template).map_err(|error| CallFailure::not_done("permanent", error.to_string()))
         });
         Ok(asked.await?.clone())
     }
@@ -227,8 +235,9 @@ impl Grpc {
         call: &CallContext<'_>,
         command: &Json<'_>,
     ) -> CallOutcome {
-        let unreadable =
-            |reason: String| CallOutcome::Failed(CallFailure::of(Ending::Malformed, self.is_safe(), reason));
+        let unreadable = |reason: String| {
+            CallOutcome::Failed(CallFailure::of(Ending::Malformed, self.side_effects(), reason))
+        };
         let mut bytes = Vec::with_capacity(256);
         // Fields that were not sent have their defaults, so that a saga may read them without a guard.
         let options = SerializeOptions::new().skip_default_fields(false);
@@ -243,14 +252,17 @@ impl Grpc {
         let response = response_value(Code::Ok, "", answer.metadata(), body);
         let steps = self.settings.expression_steps;
         let mut verdict = Verdict::on(&response, &self.definition, call, command, steps);
-        verdict.outcome(self.is_safe(), None)
+        verdict.outcome(self.side_effects(), None)
     }
 
     fn judged(&self, status: &Status, call: &CallContext<'_>, command: &Json<'_>) -> CallOutcome {
         let response = response_value(status.code(), status.message(), status.metadata(), Json::Null);
         let steps = self.settings.expression_steps;
         let mut verdict = Verdict::on(&response, &self.definition, call, command, steps);
-        verdict.outcome(self.is_safe(), Some(status::failure(status, self.is_safe())))
+        verdict.outcome(
+            self.side_effects(),
+            Some(status::failure(status, self.side_effects())),
+        )
     }
 }
 
@@ -259,31 +271,30 @@ fn channel(
     connect_timeout_ms: u64,
     network: Network,
     tls: Option<&UpstreamTls>,
-) -> Result<Channel, String> {
+) -> Result<Channel, ProviderError> {
+    let refused = |error: &dyn std::error::Error| ProviderError::Host(error.to_string());
     let address = format!("{}://{origin}", origin.scheme);
-    let url = reqwest::Url::parse(&address).map_err(|error| error.to_string())?;
-    network.check_literal(&url).map_err(|denied| denied.to_string())?;
-    let endpoint = Endpoint::from_shared(address).map_err(|error| error.to_string())?;
+    let url = reqwest::Url::parse(&address).map_err(|error| refused(&error))?;
+    network.check_literal(&url).map_err(|denied| refused(&denied))?;
+    let endpoint = Endpoint::from_shared(address).map_err(|error| refused(&error))?;
     let lookup = move |host: String| {
         let network = network.clone();
         async move { network.lookup(&host, 0).await }
     };
-    clients::channel(endpoint, Duration::from_millis(connect_timeout_ms), tls, lookup)
+    let connect_timeout = Duration::from_millis(connect_timeout_ms);
+    clients::channel(endpoint, connect_timeout, tls, lookup).map_err(ProviderError::Tls)
 }
 
-fn method(pool: &DescriptorPool, call: &GrpcCall) -> Result<MethodDescriptor, String> {
+fn method(pool: &DescriptorPool, call: &GrpcCall) -> Result<MethodDescriptor, GrpcMethodError> {
+    let name = || format!("{}/{}", call.service, call.method);
     let found = pool
         .get_service_by_name(&call.service)
         .and_then(|service| service.methods().find(|method| method.name() == call.method));
     match found {
-        None => Err(format!(
-            "the server has no method {}/{}",
-            call.service, call.method
-        )),
-        Some(method) if method.is_client_streaming() || method.is_server_streaming() => Err(format!(
-            "{}/{} streams; an effect is one request and one answer",
-            call.service, call.method
-        )),
+        None => Err(GrpcMethodError::Absent(name())),
+        Some(method) if method.is_client_streaming() || method.is_server_streaming() => {
+            Err(GrpcMethodError::Streams(name()))
+        }
         Some(method) => Ok(method),
     }
 }
@@ -291,8 +302,8 @@ fn method(pool: &DescriptorPool, call: &GrpcCall) -> Result<MethodDescriptor, St
 /// Nothing was called yet, whatever came of asking. Asking changes nothing.
 fn undescribed(status: &Status) -> CallFailure {
     let failure = match status::ending(status, Sent::Maybe) {
-        Some((ending, message)) => CallFailure::of(ending, true, message),
-        None => status::failure(status, true),
+        Some((ending, message)) => CallFailure::of(ending, SideEffects::None, message),
+        None => status::failure(status, SideEffects::None),
     };
     CallFailure {
         certainty: Certainty::NotDone,

@@ -10,7 +10,7 @@ use tonic_types::StatusExt as _;
 use super::codec::Malformed;
 use crate::clients::ending::{is_not_begun, is_untrusted, wants_certificate};
 use crate::clients::grpc::{causes, is_too_long, is_unconnected, name};
-use crate::effects::certainty::{Ending, Said};
+use crate::effects::certainty::{Ending, Said, SideEffects};
 use crate::effects::egress::EgressDenied;
 use crate::effects::provider::CallFailure;
 
@@ -24,7 +24,7 @@ pub enum Sent {
     Maybe,
 }
 
-/// What became of a call that never got an answer of the server's own, `None` where the status is the server's.
+/// The outcome of a call that never got an answer of the server's own, `None` where the status is the server's.
 pub fn ending(status: &Status, sent: Sent) -> Option<(Ending, String)> {
     if let Some(denied) = status.source().and_then(EgressDenied::among) {
         return Some((Ending::Unsendable("egress.denied"), denied.to_string()));
@@ -72,7 +72,7 @@ fn is_late(cause: &(dyn Error + 'static)) -> bool {
 }
 
 /// The failure that a status of the server's own stands for.
-pub fn failure(status: &Status, is_safe: bool) -> CallFailure {
+pub fn failure(status: &Status, side_effects: SideEffects) -> CallFailure {
     let code = status.code();
     let message = match status.message() {
         "" => name(code).to_owned(),
@@ -83,7 +83,7 @@ pub fn failure(status: &Status, is_safe: bool) -> CallFailure {
             .get_details_retry_info()
             .and_then(|info| info.retry_delay)
             .map(|delay| delay.min(RETRY_AFTER_MAX)),
-        ..CallFailure::of(Ending::Said(said(code)), is_safe, message)
+        ..CallFailure::of(Ending::Said(said(code)), side_effects, message)
     }
 }
 

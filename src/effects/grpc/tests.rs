@@ -138,11 +138,16 @@ fn definition(text: &str) -> Arc<EffectDefinition> {
     Arc::clone(&loaded.effects[0])
 }
 
-fn provider_with(text: &str, address: &str, settings: &Settings) -> Result<Grpc, String> {
+fn provider_with(text: &str, address: &str, settings: &Settings) -> Result<Grpc, ProviderError> {
     protected(text, address, settings, UpstreamTls::default())
 }
 
-fn protected(text: &str, address: &str, settings: &Settings, tls: UpstreamTls) -> Result<Grpc, String> {
+fn protected(
+    text: &str,
+    address: &str,
+    settings: &Settings,
+    tls: UpstreamTls,
+) -> Result<Grpc, ProviderError> {
     let definition = definition(text);
     let map = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
     let environment = Environment::new(secrets(&map("token", "s3cret")), &map("stock", address), None)
@@ -207,9 +212,9 @@ async fn a_server_that_reflects_needs_no_file_in_both_versions_of_the_protocol()
             &file(&section, "result: {id: '${response.body.reservationId}'}"),
             &address,
         );
-        assert!(!provider.is_safe(), "nothing is known yet");
+        assert!(!provider.side_effects().are_none(), "nothing is known yet");
         assert_eq!(payload(call(&provider, INPUT).await), r#"{"id":"o-1"}"#);
-        assert!(provider.is_safe(), "the descriptors say so");
+        assert!(provider.side_effects().are_none(), "the descriptors say so");
     }
 }
 
@@ -239,7 +244,7 @@ async fn a_server_that_cannot_be_asked_was_not_called() {
 }
 
 #[tokio::test]
-async fn each_status_has_its_class_and_says_what_became_of_the_call() {
+async fn each_status_has_its_class_and_its_outcome() {
     use Certainty::{NotDone, Refused, Unknown};
     let code = Arc::new(Mutex::new(Code::Ok));
     let answer = Arc::clone(&code);
@@ -338,7 +343,7 @@ async fn nothing_listens_and_nothing_may_be_called() {
     };
     let refusal = provider_with(&text, "http://127.0.0.1:1", &inward).err();
     assert!(
-        refusal.is_some_and(|reason| reason.contains("127.0.0.1")),
+        matches!(&refusal, Some(ProviderError::Host(reason)) if reason.contains("127.0.0.1")),
         "an address is refused at the start"
     );
     let named = provider_with(&text, "http://localhost:1", &inward).expect("a name is not looked up yet");
@@ -351,7 +356,7 @@ async fn nothing_listens_and_nothing_may_be_called() {
 }
 
 #[tokio::test]
-async fn a_connection_that_ends_behind_the_request_leaves_a_riddle_unless_the_method_is_safe() {
+async fn a_connection_lost_after_the_request_is_an_unknown_outcome_unless_the_method_is_safe() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = format!("http://{}", listener.local_addr().expect("bound"));
     tokio::spawn(async move {
@@ -386,7 +391,7 @@ async fn a_connection_that_ends_behind_the_request_leaves_a_riddle_unless_the_me
 }
 
 #[tokio::test]
-async fn a_server_that_keeps_silent_leaves_a_riddle_unless_the_method_is_safe() {
+async fn a_silent_server_is_an_unknown_outcome_unless_the_method_is_safe() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = format!("http://{}", listener.local_addr().expect("bound"));
     for (method, class, certainty) in [
@@ -533,7 +538,7 @@ async fn an_answer_that_cannot_be_read_says_that_the_call_happened() {
 }
 
 #[tokio::test]
-async fn what_is_no_message_of_the_method_is_not_sent() {
+async fn an_input_that_does_not_fit_the_grpc_method_is_not_sent() {
     let address = serve(Reflects::No, |_| panic!("nothing is sent")).await;
     let provider = provider(&file(&described("Reserve"), ""), &address);
     let misfit = failure(

@@ -11,8 +11,8 @@ use super::Http;
 use super::body::{Body, BodyFault};
 use super::coding::{Undecoded, decoded};
 use crate::effects::body::{self, Form};
-use crate::effects::certainty::{Ending, Said};
-use crate::effects::provider::{CallContext, CallFailure, CallOutcome};
+use crate::effects::certainty::{Ending, Said, SideEffects};
+use crate::effects::provider::{CallContext, CallFailure, CallOutcome, Provider as _};
 use crate::effects::rendering::Verdict;
 use crate::kernel::breaker::CallEnd;
 use crate::kernel::ids::TimeMs;
@@ -36,7 +36,7 @@ impl Http {
         let read = self.read(answer.body_mut(), status, &headers, by).await;
         let response = read.as_ref().map_err(Clone::clone).and_then(|body| {
             let response = self.response_value(status, &headers, body);
-            Ok((body, response.map_err(|reason| self.malformed(reason))?))
+            Ok((body, response.map_err(|error| self.malformed(error.to_string()))?))
         });
         let (body, response) = match response {
             Ok(answer) => answer,
@@ -49,16 +49,16 @@ impl Http {
             retry_after: retry_after(&headers, call.now),
             ..self.said(status, message(status, &headers, &self.told(&response, body)))
         });
-        verdict.outcome(self.method.is_safe(), failure)
+        verdict.outcome(self.side_effects(), failure)
     }
 
     /// The failure that a status is.
     fn said(&self, status: StatusCode, message: String) -> CallFailure {
-        CallFailure::of(Ending::Said(said(status)), self.method.is_safe(), message)
+        CallFailure::of(Ending::Said(said(status)), self.side_effects(), message)
     }
 
     fn malformed(&self, reason: String) -> CallFailure {
-        CallFailure::of(Ending::Malformed, self.method.is_safe(), reason)
+        CallFailure::of(Ending::Malformed, self.side_effects(), reason)
     }
 
     /// Reads the body up to its bound, and takes its coding away.
@@ -70,15 +70,15 @@ impl Http {
         by: Instant,
     ) -> Result<Vec<u8>, CallFailure> {
         let bytes_max = self.settings.response_bytes;
-        let is_safe = self.method.is_safe();
+        let side_effects = self.side_effects();
         let too_long = || {
             let message = format!("the answer is longer than {bytes_max} bytes");
-            let failure = CallFailure::of(Ending::TooLong, is_safe, message);
-            certain(failure, status, is_safe)
+            let failure = CallFailure::of(Ending::TooLong, side_effects, message);
+            certain(failure, status, side_effects)
         };
         let bytes = body.read(bytes_max, by).await.map_err(|fault| match fault {
             BodyFault::TooLong => too_long(),
-            BodyFault::Broken(error) => certain(self.unanswered(&error), status, is_safe),
+            BodyFault::Broken(error) => certain(self.unanswered(&error), status, side_effects),
         })?;
         match decoded(headers, bytes, bytes_max) {
             Ok(bytes) => Ok(bytes),
@@ -115,7 +115,7 @@ impl Http {
         status: StatusCode,
         headers: &HeaderMap,
         bytes: &'a [u8],
-    ) -> Result<Json<'a>, String> {
+    ) -> Result<Json<'a>, body::Unreadable> {
         let content_type = headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
         let body = match body::value(bytes, Form::of(content_type), self.settings.json_depth) {
             Err(_) if !status.is_success() => body::text(bytes),
@@ -143,11 +143,11 @@ fn headers_value(headers: &HeaderMap) -> Json<'static> {
 }
 
 /// A failure to read the rest of an answer that reports a failure: the status is known, and says what happened.
-fn certain(failure: CallFailure, status: StatusCode, is_safe: bool) -> CallFailure {
+fn certain(failure: CallFailure, status: StatusCode, side_effects: SideEffects) -> CallFailure {
     if status.is_success() {
         return failure;
     }
-    let meaning = Ending::Said(said(status)).meaning(is_safe);
+    let meaning = Ending::Said(said(status)).meaning(side_effects);
     CallFailure {
         certainty: meaning.certainty,
         end: match failure.end {

@@ -31,16 +31,17 @@ use super::body::Body;
 use super::pool::Pool;
 use crate::clients::ending::{is_not_begun, is_untrusted, wants_certificate};
 use crate::clients::{UpstreamTls, tls};
+use crate::effects::ProviderError;
 use crate::effects::certainty::Ending;
 use crate::effects::network::Network;
 use crate::effects::origin::Origin;
 
-/// How often TCP asks for a sign of life where nothing is said, how many times, and how long what was sent may remain
+/// How often TCP asks for a heartbeat where nothing is said, how many times, and how long what was sent may remain
 /// without a receipt.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const KEEPALIVES: u32 = 3;
 const RECEIPT: Duration = Duration::from_secs(30);
-/// What says how a request goes over the wire is the client's to say.
+/// What says how a request is sent is the client's to say.
 const FRAMING: [HeaderName; 3] = [CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING];
 /// How often a request is sent again that the server has not begun.
 const RESENT_MAX: usize = 2;
@@ -78,8 +79,8 @@ pub struct ClientSpec<'a> {
 
 impl Client {
     /// # Errors
-    /// A sentence, where the origin or the certificates cannot be used.
-    pub fn new(spec: ClientSpec<'_>) -> Result<Self, String> {
+    /// [`ProviderError`] where the origin or the certificates cannot be used.
+    pub fn new(spec: ClientSpec<'_>) -> Result<Self, ProviderError> {
         let mut connector = HttpConnector::new_with_resolver(Resolver(spec.network.clone()));
         connector.enforce_http(false);
         connector.set_nodelay(true);
@@ -94,7 +95,8 @@ impl Client {
             let pool = Pool::new(InTime { connector, limit }, spec.origin, spec.idle)?;
             return Ok(Self::Plain(pool));
         }
-        let connector = HttpsConnector::from((connector, tls::client_config(spec.tls)?));
+        let config = tls::client_config(spec.tls).map_err(ProviderError::Tls)?;
+        let connector = HttpsConnector::from((connector, config));
         let client = legacy::Client::builder(TokioExecutor::new())
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())
@@ -215,7 +217,7 @@ pub enum Unanswered {
 }
 
 impl Unanswered {
-    /// What became of the call.
+    /// The outcome of the call.
     pub fn ending(&self) -> Ending {
         let unsent = if self.is_timeout() {
             Ending::LateUnsent
@@ -424,7 +426,7 @@ mod tests {
         client.expect("a client")
     }
 
-    /// What becomes of a call that may take so long.
+    /// What happens to a call that may take so long.
     async fn ending(client: &Client, origin: &Origin, limit: Duration) -> Ending {
         let request = Request::post(format!("https://{origin}/charges")).body(Bytes::from_static(b"{}"));
         let by = Instant::now() + limit;

@@ -29,12 +29,13 @@ use self::body::Body;
 use self::client::{Client, ClientSpec, Unanswered};
 use self::oauth2::{Token, Tokens};
 
-use super::certainty::Ending;
+use super::certainty::{Ending, SideEffects};
 use super::egress::EgressDenied;
 use super::environment::Environment;
 use super::network::Network;
 use super::origin::Origin;
 use super::provider::{CallContext, CallFailure, CallOutcome, Provider};
+use super::refusal::ProviderError;
 use super::rendering::Rendering;
 use super::settings::Settings;
 use crate::clients::told;
@@ -60,15 +61,15 @@ impl Http {
     /// Builds the client of one effect.
     ///
     /// # Errors
-    /// A sentence that says what in the definition or the environment makes no client.
+    /// [`ProviderError`] where the definition or the environment makes no client.
     pub fn new(
         definition: &Arc<EffectDefinition>,
         call: &HttpCall,
         environment: &Arc<Environment>,
         settings: &Settings,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, ProviderError> {
         let header_name = |(name, _): &(String, _)| {
-            HeaderName::from_bytes(name.as_bytes()).map_err(|_| format!("{name:?} is not a header name"))
+            HeaderName::from_bytes(name.as_bytes()).map_err(|_| ProviderError::HeaderName(name.clone()))
         };
         let network = environment.network(&settings.egress);
         let client = |address: &Template, origin: &Origin| {
@@ -83,8 +84,8 @@ impl Http {
         let tokens = |oauth2: &OAuth2| {
             let url = &oauth2.token_url;
             let origin = Origin::of(url, environment.upstreams(), settings.expression_steps)
-                .map_err(|reason| format!("token_url: {reason}"))?;
-            Ok::<_, String>(Tokens::new(client(url, &origin)?, origin, network.clone()))
+                .map_err(ProviderError::TokenUrl)?;
+            Ok::<_, ProviderError>(Tokens::new(client(url, &origin)?, origin, network.clone()))
         };
         let origin = Origin::of(&call.url, environment.upstreams(), settings.expression_steps)?;
         Ok(Self {
@@ -94,7 +95,7 @@ impl Http {
             origin,
             header_names: call.headers.iter().map(header_name).collect::<Result<_, _>>()?,
             method: Method::from_bytes(call.method.as_bytes())
-                .map_err(|_| format!("{:?} is not a method", call.method))?,
+                .map_err(|_| ProviderError::Method(call.method.clone()))?,
             environment: Arc::clone(environment),
             network: network.clone(),
             settings: settings.clone(),
@@ -111,8 +112,8 @@ impl Provider for Http {
         }
     }
 
-    fn is_safe(&self) -> bool {
-        self.method.is_safe()
+    fn side_effects(&self) -> SideEffects {
+        SideEffects::unless(self.method.is_safe())
     }
 
     fn upstream(&self) -> Option<String> {
@@ -149,7 +150,7 @@ impl Http {
         let by = begin + call.limit;
         let mut carried: Vec<Arc<Token>> = Vec::with_capacity(2);
         loop {
-            // What is left after the token is for the call, so that an endpoint which is slow leaves no riddle.
+            // What is left after the token is for the call, so that a slow endpoint leaves no unknown outcome.
             let tenths = if carried.is_empty() { 5 } else { 9 };
             let token = Box::pin(tokens.token(&ask, begin + call.limit / 10 * tenths)).await?;
             let passed = i64::try_from(begin.elapsed().as_millis()).unwrap_or(0);
@@ -192,6 +193,6 @@ impl Http {
             Some(denied) => (Ending::Unsendable("egress.denied"), denied.to_string()),
             None => (error.ending(), told("request failed", error)),
         };
-        CallFailure::of(ending, self.method.is_safe(), message)
+        CallFailure::of(ending, self.side_effects(), message)
     }
 }

@@ -20,7 +20,7 @@ use super::client::{Client, Unanswered};
 use super::coding::{Undecoded, decoded};
 use super::request::{checked_url, request_of};
 use crate::clients::told;
-use crate::effects::certainty::Ending;
+use crate::effects::certainty::{Ending, SideEffects};
 use crate::effects::egress::EgressDenied;
 use crate::effects::mask::Mask;
 use crate::effects::network::Network;
@@ -292,7 +292,7 @@ impl Token {
         !prospect.hopeless
     }
 
-    /// What came of a call that carried one of the tokens, without them.
+    /// The outcome of a call that carried one of the tokens, without them.
     pub fn scrub(tokens: &[Arc<Self>], outcome: CallOutcome) -> CallOutcome {
         Mask::of(SCRUBBED_BYTES_MIN, tokens.iter().map(|token| &*token.text)).scrub(outcome)
     }
@@ -328,7 +328,7 @@ fn unreachable(error: &Unanswered) -> CallFailure {
         return failure("egress.denied", &denied.to_string(), None);
     }
     // Asking changes nothing.
-    let class = error.ending().meaning(true).class;
+    let class = error.ending().meaning(SideEffects::None).class;
     failure(class, &told("request failed", error), None)
 }
 
@@ -340,7 +340,7 @@ fn refused<B>(answer: &Response<B>, body: &[u8], now: TimeMs) -> CallFailure {
         None => status.to_string(),
     };
     // Asking changes nothing.
-    let class = Ending::Said(said(status)).meaning(true).class;
+    let class = Ending::Said(said(status)).meaning(SideEffects::None).class;
     failure(class, &message, retry_after(answer.headers(), now))
 }
 

@@ -22,6 +22,7 @@ use tower::ServiceExt as _;
 
 use super::client::{InTime, Plain, Unanswered, kept_for, late};
 use super::exchange::{Incoming, Outgoing};
+use crate::effects::ProviderError;
 use crate::effects::origin::Origin;
 
 pub struct Pool {
@@ -35,9 +36,10 @@ impl Pool {
     /// A pool that ends connections which have been without a call for `idle_max`, or as long as their server announces.
     ///
     /// # Errors
-    /// A sentence, where the origin cannot be written into a request.
-    pub fn new(connector: InTime<Plain>, origin: &Origin, idle_max: Duration) -> Result<Self, String> {
-        let refused = |reason: String| format!("{origin} is not a host of a request: {reason}");
+    /// [`ProviderError::Host`] where the origin cannot be written into a request.
+    pub fn new(connector: InTime<Plain>, origin: &Origin, idle_max: Duration) -> Result<Self, ProviderError> {
+        let refused =
+            |reason: String| ProviderError::Host(format!("{origin} is not a host of a request: {reason}"));
         // RFC 9110, 7.2: without the port that the scheme has by default.
         let host = match origin.port {
             Some(80) => origin.host.clone(),
@@ -160,7 +162,7 @@ struct Idle {
 #[derive(Default)]
 struct Waiting {
     sockets: VecDeque<(TcpStream, Instant)>,
-    /// Whether a task looks after them.
+    /// Whether a task closes them.
     is_reaped: bool,
 }
 
@@ -202,7 +204,7 @@ impl Idle {
         next
     }
 
-    /// Whoever panics with the lock in hand leaves sockets, each of them whole.
+    /// Whoever panics while it holds the lock leaves sockets, each of them whole.
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }

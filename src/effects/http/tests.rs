@@ -50,7 +50,7 @@ impl Default for Charge {
 }
 
 impl Charge {
-    fn provider(&self, upstream: &str) -> Result<Http, String> {
+    fn provider(&self, upstream: &str) -> Result<Http, ProviderError> {
         let text = |text: &str, roots: &[Root]| Template::compile_text(text, roots).expect("a template");
         let call = HttpCall {
             method: self.method.to_owned(),
@@ -295,7 +295,7 @@ async fn a_success_that_cannot_be_read_leaves_the_outcome_open() {
 }
 
 #[tokio::test]
-async fn what_an_answer_says_is_kept_exactly() {
+async fn an_answer_is_kept_byte_for_byte() {
     let json = "application/json";
     let large = "\u{feff}{\"id\":18446744073709551615,\"n\":[-9223372036854775808]}";
     assert_eq!(

@@ -9,9 +9,10 @@ use bytes::Bytes;
 use tokio::time::timeout;
 
 use super::body::{self, Form};
-use super::certainty::{Ending, Said};
+use super::certainty::{Ending, Said, SideEffects};
 use super::environment::{Environment, traceparent};
 use super::provider::{CallContext, CallFailure, CallOutcome, Provider};
+use super::refusal::ProviderError;
 use super::rendering::{Rendering, Verdict};
 use super::settings::Settings;
 use crate::kernel::definition::EffectDefinition;
@@ -38,16 +39,14 @@ pub struct Nats {
 
 impl Nats {
     /// # Errors
-    /// A sentence where the runner has no connection to NATS.
+    /// [`ProviderError::NoNats`] where the runner has no connection to NATS.
     pub fn new(
         definition: &Arc<EffectDefinition>,
         call: &NatsCall,
         environment: &Arc<Environment>,
         settings: &Settings,
-    ) -> Result<Self, String> {
-        let messenger = environment.messenger().ok_or(
-            "it sends over NATS, and the broker of this runner is embedded; use `broker: {kind: nats}`",
-        )?;
+    ) -> Result<Self, ProviderError> {
+        let messenger = environment.messenger().ok_or(ProviderError::NoNats)?;
         let pattern = |part: &SubjectPart| match part {
             SubjectPart::Literal(text) => text.clone(),
             SubjectPart::Value(_) => "*".to_owned(),
@@ -76,8 +75,10 @@ impl Provider for Nats {
         }
     }
 
-    fn is_safe(&self) -> bool {
-        matches!(&self.definition.provider, ProviderDefinition::Nats(call) if call.is_safe())
+    fn side_effects(&self) -> SideEffects {
+        SideEffects::unless(
+            matches!(&self.definition.provider, ProviderDefinition::Nats(call) if call.is_safe()),
+        )
     }
 
     fn upstream(&self) -> Option<String> {
@@ -129,17 +130,17 @@ impl Nats {
 
     /// What somebody answered: the definition's rules first, then the protocol of NATS services.
     fn judge(&self, reply: &Reply, call: &CallContext<'_>, command: &Json<'_>) -> CallOutcome {
-        let is_safe = self.is_safe();
+        let side_effects = self.side_effects();
         let code = header(reply, ERROR_CODE).map(|text| text.trim().parse().unwrap_or(500));
         let said = excerpt(header(reply, ERROR_TEXT).unwrap_or_default());
         let failure = code.map(|code| {
             let ending = Ending::Said(Said::of_service(code));
-            CallFailure::of(ending, is_safe, format!("{code}: {said}"))
+            CallFailure::of(ending, side_effects, format!("{code}: {said}"))
         });
         let bytes_max = self.settings.response_bytes;
         if reply.payload.len() > bytes_max {
             let message = format!("the answer is longer than {bytes_max} bytes");
-            let long = CallFailure::of(Ending::TooLong, is_safe, message);
+            let long = CallFailure::of(Ending::TooLong, side_effects, message);
             return CallOutcome::Failed(match failure {
                 // The code says what happened.
                 Some(failure) => CallFailure {
@@ -151,11 +152,12 @@ impl Nats {
             });
         }
         let form = Form::of(header(reply, "content-type").unwrap_or_default().as_bytes());
-        let body = match body::value(&reply.payload, form, self.settings.json_depth) {
+        let read = body::value(&reply.payload, form, self.settings.json_depth);
+        let body = match read.map_err(|error| error.to_string()) {
             Ok(body) => body,
             Err(_) if failure.is_some() => body::text(&reply.payload),
             Err(reason) => {
-                return CallOutcome::Failed(CallFailure::of(Ending::Malformed, is_safe, reason));
+                return CallOutcome::Failed(CallFailure::of(Ending::Malformed, side_effects, reason));
             }
         };
         let response = response_value(code.unwrap_or(0), &said, headers_value(reply), body);
@@ -176,7 +178,7 @@ impl Nats {
         command: &Json<'_>,
     ) -> CallOutcome {
         let steps = self.settings.expression_steps;
-        Verdict::on(response, &self.definition, call, command, steps).outcome(self.is_safe(), failure)
+        Verdict::on(response, &self.definition, call, command, steps).outcome(self.side_effects(), failure)
     }
 
     fn failed(&self, error: &MessengerError) -> CallFailure {
@@ -186,7 +188,7 @@ impl Nats {
             MessengerError::Unheard(_) => Ending::NotBegun,
             MessengerError::Unknown(_) => Ending::Late,
         };
-        CallFailure::of(ending, self.is_safe(), error.to_string())
+        CallFailure::of(ending, self.side_effects(), error.to_string())
     }
 }
 

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::message::Letter;
 use super::{Server, causes, not_sent};
-use crate::effects::certainty::Ending;
+use crate::effects::certainty::{Ending, SideEffects};
 use crate::effects::egress::EgressDenied;
 use crate::effects::network::Network;
 use crate::effects::provider::{CallFailure, Certainty};
@@ -68,7 +68,7 @@ impl Prelude {
             Ok(answer) => answer.map_err(|error| not_sent(&error)),
             Err(_) if until < self.until => Err(CallFailure::of(
                 Ending::LateUnsent,
-                false,
+                SideEffects::Possible,
                 format!("no answer within {} s", most.as_secs()),
             )),
             Err(_) => Err(self.late()),
@@ -78,7 +78,7 @@ impl Prelude {
     fn late(self) -> CallFailure {
         let ms = self.whole.as_millis();
         let message = format!("the server was not ready for the message within {ms} ms");
-        CallFailure::of(Ending::LateUnsent, false, message)
+        CallFailure::of(Ending::LateUnsent, SideEffects::Possible, message)
     }
 }
 
@@ -102,10 +102,16 @@ impl Conversation<'_> {
             found
                 .map_err(|_| prelude.late())?
                 .map_err(|error| match EgressDenied::among(&*error) {
-                    Some(denied) => {
-                        CallFailure::of(Ending::Unsendable("egress.denied"), false, denied.to_string())
-                    }
-                    None => CallFailure::of(Ending::Unconnected, false, format!("{}: {error}", server.host)),
+                    Some(denied) => CallFailure::of(
+                        Ending::Unsendable("egress.denied"),
+                        SideEffects::Possible,
+                        denied.to_string(),
+                    ),
+                    None => CallFailure::of(
+                        Ending::Unconnected,
+                        SideEffects::Possible,
+                        format!("{}: {error}", server.host),
+                    ),
                 })?;
         let tls = server.tls.clone();
         let at_once = tls.clone().filter(|_| server.security == SmtpSecurity::Tls);
@@ -169,7 +175,7 @@ impl Conversation<'_> {
                 Ok(Err(error)) if is_ended() => {
                     return Err(Failed::Ended(CallFailure::of(
                         Ending::Lost,
-                        false,
+                        SideEffects::Possible,
                         causes(&error),
                     )));
                 }
@@ -178,11 +184,19 @@ impl Conversation<'_> {
                 Err(_) if wait < until && before < sent.load(Ordering::Relaxed) => {}
                 Err(_) if is_ended() => {
                     let message = "the server has not said whether it takes the message";
-                    return Err(Failed::Ended(CallFailure::of(Ending::Late, false, message)));
+                    return Err(Failed::Ended(CallFailure::of(
+                        Ending::Late,
+                        SideEffects::Possible,
+                        message,
+                    )));
                 }
                 Err(_) => {
                     let message = "the server did not read the message in time";
-                    return Err(Failed::Ended(CallFailure::of(Ending::LateUnsent, false, message)));
+                    return Err(Failed::Ended(CallFailure::of(
+                        Ending::LateUnsent,
+                        SideEffects::Possible,
+                        message,
+                    )));
                 }
             }
         }
@@ -199,7 +213,7 @@ fn parameters(letter: &Letter, connection: &AsyncSmtpConnection) -> Result<Vec<M
         let message = "an address is not in ASCII before its @, and the server does not offer SMTPUTF8";
         return Err(CallFailure::of(
             Ending::Unsendable("address.illegal"),
-            false,
+            SideEffects::Possible,
             message,
         ));
     }

@@ -19,9 +19,10 @@ use lettre::transport::smtp::response::Response;
 use reqwest::Url;
 use tokio::time::Instant;
 
-use super::certainty::{Ending, Said};
+use super::certainty::{Ending, Said, SideEffects};
 use super::environment::Environment;
 use super::provider::{CallContext, CallFailure, CallOutcome, Provider};
+use super::refusal::ProviderError;
 use super::rendering::{Rendering, Verdict};
 use super::settings::Settings;
 use crate::clients::UpstreamTls;
@@ -64,13 +65,13 @@ struct Accepted {
 
 impl Smtp {
     /// # Errors
-    /// A sentence that says what in the definition or the environment makes no server.
+    /// [`ProviderError`] where the definition or the environment makes no server.
     pub fn new(
         definition: &Arc<EffectDefinition>,
         mail: &SmtpMail,
         environment: &Arc<Environment>,
         settings: &Settings,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, ProviderError> {
         let scope = Scope::default().bind(Root::Upstreams, environment.upstreams());
         let mut budget = Budget {
             steps: settings.expression_steps,
@@ -78,7 +79,7 @@ impl Smtp {
         let address = mail
             .server
             .render_text(&scope, &mut budget)
-            .map_err(|error| format!("server: {error}"))?;
+            .map_err(|error| ProviderError::Expression { key: "server", error })?;
         Ok(Self {
             definition: Arc::clone(definition),
             server: Server::at(&address, mail.security, environment.tls(&mail.server))?,
@@ -93,9 +94,8 @@ impl Server {
         address: &str,
         security: Option<SmtpSecurity>,
         upstream: Option<&UpstreamTls>,
-    ) -> Result<Self, String> {
-        let malformed =
-            || format!("server is {address:?}, which is not smtp://host:port or smtps://host:port");
+    ) -> Result<Self, ProviderError> {
+        let malformed = || ProviderError::MailServer(address.to_owned());
         let url = Url::parse(address).map_err(|_| malformed())?;
         let (security, port) = match (url.scheme(), security) {
             ("smtp", None | Some(SmtpSecurity::StartTls)) => (SmtpSecurity::StartTls, SUBMISSION_PORT),
@@ -104,7 +104,7 @@ impl Server {
                 (SmtpSecurity::Tls, SUBMISSIONS_PORT)
             }
             ("smtps", Some(_)) => {
-                return Err("smtps:// is protected from the first byte; leave out \"security\"".to_owned());
+                return Err(ProviderError::MailSecurity);
             }
             _ => return Err(malformed()),
         };
@@ -126,10 +126,12 @@ impl Server {
     }
 }
 
-fn parameters(host: &str, upstream: Option<&UpstreamTls>) -> Result<TlsParameters, String> {
-    let failed = |error: lettre::transport::smtp::Error| format!("TLS cannot be set up: {}", causes(&error));
+fn parameters(host: &str, upstream: Option<&UpstreamTls>) -> Result<TlsParameters, ProviderError> {
+    let failed = |error: lettre::transport::smtp::Error| {
+        ProviderError::Tls(format!("TLS cannot be set up: {}", causes(&error)))
+    };
     // What cannot protect a connection of HTTP cannot protect one of mail, and is told with its cause.
-    client_config(upstream)?;
+    client_config(upstream).map_err(ProviderError::Tls)?;
     let mut builder = TlsParameters::builder(host.to_owned());
     if let Some(ca) = upstream.and_then(|tls| tls.ca.as_ref()) {
         builder = builder
@@ -153,8 +155,8 @@ impl Provider for Smtp {
         }
     }
 
-    fn is_safe(&self) -> bool {
-        false
+    fn side_effects(&self) -> SideEffects {
+        SideEffects::Possible
     }
 
     fn upstream(&self) -> Option<String> {
@@ -206,7 +208,7 @@ impl Smtp {
         match verdict.rule() {
             Some(rule) if rule.class != "succeeded" => {
                 let failure = CallFailure::unclear("", accepted.message.clone());
-                CallOutcome::Failed(verdict.redacted(failure.ruled(rule, false)))
+                CallOutcome::Failed(verdict.redacted(failure.ruled(rule, SideEffects::Possible)))
             }
             Some(_) | None => verdict.result(),
         }
@@ -230,7 +232,7 @@ impl Smtp {
         let mut verdict = Verdict::on(&response, &self.definition, call, command, steps);
         match verdict.rule() {
             Some(rule) if rule.class == "succeeded" => verdict.result(),
-            Some(rule) => CallOutcome::Failed(verdict.redacted(failure.ruled(rule, false))),
+            Some(rule) => CallOutcome::Failed(verdict.redacted(failure.ruled(rule, SideEffects::Possible))),
             None => CallOutcome::Failed(verdict.redacted(failure)),
         }
     }
@@ -273,7 +275,7 @@ fn not_sent(error: &lettre::transport::smtp::Error) -> CallFailure {
         None if error.is_client() => Ending::Unsendable("permanent"),
         None => Ending::LostUnsent,
     };
-    CallFailure::of(ending, false, message)
+    CallFailure::of(ending, SideEffects::Possible, message)
 }
 
 fn code(error: &lettre::transport::smtp::Error) -> Option<i64> {

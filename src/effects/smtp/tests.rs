@@ -137,7 +137,7 @@ impl Post {
         }
     }
 
-    fn office(&self, section: &str, rest: &str) -> Result<Smtp, String> {
+    fn office(&self, section: &str, rest: &str) -> Result<Smtp, ProviderError> {
         let definition = definition(section, rest);
         let secrets = [("user", "shop"), ("password", self.password)];
         let secrets: BTreeMap<String, String> = secrets
@@ -354,7 +354,7 @@ async fn nothing_is_sent_where_nothing_listens_or_may_be_called() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_silent_before_the_message_leaves_no_riddle() {
+async fn a_server_that_is_silent_before_the_message_is_a_known_outcome() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
         .await
         .expect("a free port");
@@ -433,7 +433,7 @@ fn a_file_without_authorities_is_told_at_start() {
         ca: Some(b"no certificate".to_vec()),
         ..Post::to("smtp://localhost:1".to_owned())
     };
-    let refused = post.office(LETTER, "").err().expect("refused");
+    let refused = post.office(LETTER, "").err().expect("refused").to_string();
     assert!(refused.contains("hold no certificate"), "{refused}");
 }
 
@@ -617,7 +617,10 @@ fn servers_are_addresses_of_mail_servers() {
         ("smtp://mail.internal/x", "not smtp://"),
         ("mail.internal:25", "not smtp://"),
     ] {
-        let refused = Server::at(address, None, None).err().expect("refused");
+        let refused = Server::at(address, None, None)
+            .err()
+            .expect("refused")
+            .to_string();
         assert!(refused.contains(expected), "{address}: {refused}");
     }
     for (address, security, port) in [

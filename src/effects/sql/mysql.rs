@@ -18,8 +18,7 @@ use sqlx::{
 use super::connect::{Peer, Route, lost};
 use super::json_of_double;
 use super::session::{
-    Access, Answer, Bounds, End, Fault, Refusal, Row, Session, SqlError, Statement, millis, unclear,
-    unreadable,
+    Access, Answer, Bounds, Fault, Refusal, Row, Session, SqlError, Statement, millis, unclear, unreadable,
 };
 use crate::kernel::definition::effect::Returned;
 use crate::kernel::definition::sql_database::TlsMode;
@@ -120,14 +119,6 @@ impl Session for MySql {
             self.told_ms = Some(ms);
         }
         Ok(())
-    }
-
-    async fn end(&mut self, end: End) -> Result<(), SqlError> {
-        self.control(match end {
-            End::Commit => "COMMIT",
-            End::RollBack => "ROLLBACK",
-        })
-        .await
     }
 
     async fn control(&mut self, text: &str) -> Result<(), SqlError> {

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::session::{Answer, Fault, Refusal, SqlError};
-use crate::effects::certainty::{Ending, Said};
+use crate::effects::certainty::{Ending, Said, SideEffects};
 use crate::effects::provider::CallFailure;
 use crate::kernel::definition::effect::Returned;
 use crate::kernel::json::Json;
@@ -96,17 +96,17 @@ fn number(count: u64) -> Json<'static> {
 pub fn rejected(class: &str, message: String) -> CallFailure {
     CallFailure {
         class: Cow::Owned(class.to_owned()),
-        ..CallFailure::of(Ending::Said(Said::Refused), false, message)
+        ..CallFailure::of(Ending::Said(Said::Refused), SideEffects::Possible, message)
     }
 }
 
 /// An error of a transaction that was not committed, so nothing has reached the database as far as the world can see.
-pub fn failure(error: &SqlError, stage: Stage, reads_only: bool) -> CallFailure {
+pub fn failure(error: &SqlError, stage: Stage, side_effects: SideEffects) -> CallFailure {
     let place = match stage {
         Stage::Statement(at) => format!("statement {at}: "),
         Stage::Before | Stage::Completing | Stage::Commit => String::new(),
     };
-    let of = |ending, message: &str| CallFailure::of(ending, reads_only, format!("{place}{message}"));
+    let of = |ending, message: &str| CallFailure::of(ending, side_effects, format!("{place}{message}"));
     // Once the command is taken, no earlier attempt is under way or done.
     let said = match stage {
         Stage::Before => Said::TurnedAway,
@@ -114,10 +114,14 @@ pub fn failure(error: &SqlError, stage: Stage, reads_only: bool) -> CallFailure 
     };
     let refused = |class: &str, message: &str| CallFailure {
         class: Cow::Owned(class.to_owned()),
-        ..CallFailure::of(Ending::Said(said), false, format!("{place}{message}"))
+        ..CallFailure::of(
+            Ending::Said(said),
+            SideEffects::Possible,
+            format!("{place}{message}"),
+        )
     };
     match error {
-        SqlError::Refused(refusal) => match refusal.fault.meaning(reads_only) {
+        SqlError::Refused(refusal) => match refusal.fault.meaning(side_effects) {
             Meaning::Passes(ending) => of(ending, &told(refusal)),
             Meaning::Refuses(class) => refused(class, &told(refusal)),
         },
@@ -139,7 +143,7 @@ enum Meaning {
 }
 
 impl Fault {
-    const fn meaning(self, reads_only: bool) -> Meaning {
+    const fn meaning(self, side_effects: SideEffects) -> Meaning {
         match self {
             Self::Unique => Meaning::Refuses("unique_violation"),
             Self::ForeignKey => Meaning::Refuses("foreign_key_violation"),
@@ -148,7 +152,7 @@ impl Fault {
             Self::Exclusion => Meaning::Refuses("exclusion_violation"),
             Self::NoTable | Self::NoColumn | Self::Other => Meaning::Refuses("permanent"),
             // A reader asks a replica by intent; it is the statement that is wrong.
-            Self::ReadOnly if reads_only => Meaning::Refuses("permanent"),
+            Self::ReadOnly if side_effects.are_none() => Meaning::Refuses("permanent"),
             Self::Conflict | Self::Stale => Meaning::Passes(Ending::Said(Said::Conflict)),
             Self::TimedOut | Self::Ended => Meaning::Passes(Ending::LateUnsent),
             Self::Unavailable | Self::ReadOnly => Meaning::Passes(Ending::Said(Said::NotNow)),
@@ -165,7 +169,7 @@ fn told(refusal: &Refusal) -> String {
     }
 }
 
-/// Whether an error in place of the answer to a commit leaves open what became of it.
+/// Whether an error in place of the answer to a commit leaves open the outcome of it.
 pub fn is_unknown(error: &SqlError) -> bool {
     match error {
         // What the database checks at a commit, or who was in the way: it was refused.
@@ -179,7 +183,12 @@ pub fn is_unknown(error: &SqlError) -> bool {
                 | Fault::Conflict
                 | Fault::Ended
         ),
-        _ => true,
+        SqlError::Lost(_)
+        | SqlError::Untrusted(_)
+        | SqlError::Denied(_)
+        | SqlError::Bind(_)
+        | SqlError::Column(_)
+        | SqlError::TooLarge(_) => true,
     }
 }
 
@@ -195,5 +204,5 @@ pub fn committed_unknown(error: &SqlError) -> CallFailure {
         | SqlError::TooLarge(reason) => reason.clone(),
     };
     let message = format!("the commit was not answered: {reason}");
-    CallFailure::of(Ending::Lost, false, message)
+    CallFailure::of(Ending::Lost, SideEffects::Possible, message)
 }

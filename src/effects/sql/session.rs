@@ -21,7 +21,13 @@ pub trait Session: Send {
     async fn bound(&mut self, limit: Duration) -> Result<(), SqlError>;
 
     /// Ends the transaction.
-    async fn end(&mut self, end: End) -> Result<(), SqlError>;
+    async fn end(&mut self, end: End) -> Result<(), SqlError> {
+        self.control(match end {
+            End::Commit => "COMMIT",
+            End::RollBack => "ROLLBACK",
+        })
+        .await
+    }
 
     /// Carries out a text of the runner's own that takes no values.
     async fn control(&mut self, text: &str) -> Result<(), SqlError>;

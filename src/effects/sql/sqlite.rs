@@ -16,8 +16,7 @@ use sqlx::{
 use super::connect::{Peer, lost};
 use super::json_of_double;
 use super::session::{
-    Access, Answer, Bounds, End, Fault, Refusal, Row, Session, SqlError, Statement, millis, unclear,
-    unreadable,
+    Access, Answer, Bounds, Fault, Refusal, Row, Session, SqlError, Statement, millis, unclear, unreadable,
 };
 use crate::kernel::definition::effect::Returned;
 use crate::kernel::json::Json;
@@ -74,14 +73,6 @@ impl Session for Sqlite {
     async fn bound(&mut self, limit: Duration) -> Result<(), SqlError> {
         self.control(&format!("PRAGMA busy_timeout = {}", millis(limit)))
             .await
-    }
-
-    async fn end(&mut self, end: End) -> Result<(), SqlError> {
-        self.control(match end {
-            End::Commit => "COMMIT",
-            End::RollBack => "ROLLBACK",
-        })
-        .await
     }
 
     async fn control(&mut self, text: &str) -> Result<(), SqlError> {

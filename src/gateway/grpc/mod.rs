@@ -30,10 +30,10 @@ const PATH: &str = "/saga_runner.gateway.v1.Gateway/SubmitCommand";
 const ANSWER_BYTES_MAX: usize = 64 * 1_024;
 /// Largest request, which is what servers take by default. The limits of payloads keep commands well below it.
 const REQUEST_BYTES_MAX: usize = 4 * 1_024 * 1_024;
-/// A connection on which a call waits in silence for this long is asked for a sign of life. Not more often: servers
+/// A connection on which a call waits in silence for this long is asked for a heartbeat. Not more often: servers
 /// close connections that are asked every few seconds.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
-/// How long the sign of life may take before the connection is given up.
+/// How long the heartbeat may take before the connection is given up.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub struct GrpcGateway {

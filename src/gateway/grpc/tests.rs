@@ -223,7 +223,7 @@ async fn a_closed_port_is_unavailable_and_the_next_call_connects_again() {
 }
 
 #[tokio::test]
-async fn silence_after_sending_is_unknown_whoever_runs_out_of_patience() {
+async fn silence_after_sending_is_unknown_on_either_sides_timeout() {
     let (listener, address) = listener().await;
     peer::serve(listener, None, |_| std::future::pending().boxed());
     let impatient = Settings {
@@ -287,7 +287,7 @@ async fn a_handshake_that_nobody_answers_ends() {
 }
 
 #[tokio::test]
-async fn what_no_metadata_may_hold_is_refused_before_anything_is_sent() {
+async fn illegal_metadata_is_refused_before_anything_is_sent() {
     let gateway = gateway("http://127.0.0.1:1");
     let payload = payload();
     let mut broken = command(&payload);

@@ -98,7 +98,7 @@ async fn a_request_carries_tenant_idempotency_key_and_trace() {
 }
 
 #[tokio::test]
-async fn the_reply_says_what_became_of_the_command() {
+async fn the_reply_gives_the_outcome_of_the_command() {
     assert_eq!(replied(r#"{"status":"accepted","event":"e-7"}"#).await, Ok(()));
     let long = json!({"status": "rejected", "message": "no\u{7}such order ".to_owned() + &"x".repeat(3_000)});
     let Err(GatewayError::Rejected { message }) = replied(long.to_string()).await else {

@@ -63,7 +63,7 @@ async fn an_answer_makes_room_for_a_waiting_member() {
 }
 
 #[tokio::test]
-async fn what_was_not_acknowledged_is_delivered_again_after_an_abrupt_end() {
+async fn unacknowledged_messages_are_delivered_again_after_an_abrupt_end() {
     let place = place();
     let broker = place.with_stream().await;
     publish(&broker, "b", 3).await;

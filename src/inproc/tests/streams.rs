@@ -1,9 +1,10 @@
 //! What a stream keeps: over abrupt ends, expectations, trims, bounds and damage.
 
 use super::*;
+use crate::mdbx::raw::Put;
 
 #[tokio::test]
-async fn what_was_answered_survives_an_abrupt_end() {
+async fn acknowledged_messages_survive_an_abrupt_end() {
     let place = place();
     let broker = place.with_stream().await;
     publish(&broker, "a.b", 500).await;
@@ -254,14 +255,10 @@ fn damage(place: &Place, sequence: u64) {
     let env = Env::open(place.dir.path(), &place.settings).unwrap();
     let txn = env.write().unwrap();
     let tables = env::stream_tables(&txn, 0).unwrap();
-    let mut row: Vec<u8> = txn
-        .get(&tables.messages, sequence.to_be_bytes())
-        .unwrap()
-        .unwrap();
+    let key = sequence.to_be_bytes();
+    let mut row = txn.get(tables.messages, &key).unwrap().unwrap();
     *row.last_mut().unwrap() ^= 1;
-    let flags = libmdbx::WriteFlags::UPSERT;
-    txn.put(&tables.messages, sequence.to_be_bytes(), &row, flags)
-        .unwrap();
+    txn.put(tables.messages, &key, &row, Put::Upsert).unwrap();
     txn.commit().unwrap();
 }
 

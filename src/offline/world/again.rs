@@ -2,7 +2,8 @@
 
 use saga_runner_partition::storage::rows::Waiting;
 
-use super::{World, plain};
+use super::World;
+use super::transactions::plain;
 use crate::kernel::ids::InstanceId;
 use crate::kernel::input::DomainEvent;
 
@@ -21,10 +22,14 @@ impl World {
     }
 
     /// Gives an event once more to the instance that has taken it; what is wrong, if that changes anything. An instance that is
-    /// forgotten by now may rightly begin anew, and what waits behind a dead letter is not looked at, so these get nothing.
+    /// forgotten by now may rightly begin again, and what waits behind a dead letter, or until an operator resumes the instance, is not
+    /// looked at, so these get nothing.
     pub fn repeat(&mut self, taken: &Taken) -> Option<String> {
         let Taken { instance, event } = taken;
         let before = self.read(instance).as_ref().map(plain)?;
+        if before.paused.is_some() {
+            return None;
+        }
         let waiting = self.partition.waiting.get(instance);
         if waiting.is_some_and(Waiting::is_blocked) {
             return None;

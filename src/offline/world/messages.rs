@@ -7,6 +7,7 @@ use saga_runner_partition::machine::apply::Turn;
 use saga_runner_partition::machine::message::Arrival;
 use saga_runner_partition::storage::read::Found;
 
+use super::transactions::Carried;
 use super::wire::Stored;
 use super::{Given, World};
 use crate::kernel::alias::Alias;
@@ -15,6 +16,7 @@ use crate::kernel::definition::Definition;
 use crate::kernel::ids::{InstanceId, Key, SagaName};
 use crate::kernel::input::{Control, DomainEvent, Input, InputBody, Owner, SourceStream};
 use crate::kernel::record::Record;
+use crate::kernel::schedule;
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
 
 impl World {
@@ -118,7 +120,7 @@ impl World {
         for arrival in found {
             let more = match arrival {
                 Arrival::Input(input) => {
-                    self.lives_at(&input);
+                    self.lives_at(&input.instance);
                     self.give(&input)
                 }
                 Arrival::Unreadable(message) => Given {
@@ -177,9 +179,10 @@ impl World {
         Stored { sequence, time }
     }
 
-    fn lives_at(&mut self, input: &Input) {
-        if Alias::of(&input.instance.key).is_none() {
-            self.lives.insert(input.instance.clone());
+    /// An alias and a schedule have an address and no life.
+    pub(super) fn lives_at(&mut self, instance: &InstanceId) {
+        if Alias::of(&instance.key).is_none() && !schedule::is_address(&instance.key) {
+            self.lives.insert(instance.clone());
         }
     }
 
@@ -189,7 +192,7 @@ impl World {
         row: WorkRef,
         item: &WorkItem,
         given: &mut Given,
-        inputs: &mut VecDeque<(WorkRef, Input)>,
+        inputs: &mut VecDeque<Carried>,
     ) {
         if !self.is_heard(item) {
             return;
@@ -206,8 +209,10 @@ impl World {
         for arrival in found {
             match arrival {
                 Arrival::Input(input) => {
-                    self.lives_at(&input);
-                    inputs.push_back((row, input));
+                    self.lives_at(&input.instance);
+                    // What awaits the end of another instance is done with when that is told.
+                    let row = (!item.kind.awaits_result()).then_some(row);
+                    inputs.push_back(Carried { row, input });
                 }
                 Arrival::Unreadable(message) => {
                     let dead = (message.reason.to_owned(), message.message);

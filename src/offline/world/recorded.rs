@@ -1,5 +1,6 @@
 //! A world in which an instance does again what it did on a shard, as its history tells.
 
+use saga_runner_partition::machine::crash_isolation::CrashIsolation;
 use saga_runner_partition::machine::message::{LetterDecision, Order};
 use saga_runner_partition::storage::StorageError;
 use saga_runner_partition::storage::rows::{HistoryRow, Tombstone, WaitReason};
@@ -96,6 +97,12 @@ impl World {
             }
         });
         if is_dead { given } else { self.give_recorded(input) }
+    }
+
+    /// Makes dead letters of these inputs as soon as they are let in: they wait, and were dead letters for what they did to the
+    /// process. With each, whether nothing was applied in its place either.
+    pub fn expect_deaths<'i>(&mut self, waiting: impl IntoIterator<Item = (&'i Input, bool)>) {
+        self.partition.isolation = CrashIsolation::of_recording(waiting);
     }
 
     /// What the instance has taken, oldest first.

@@ -8,6 +8,7 @@ use crate::kernel::ids::{InstanceId, TimeMs};
 use crate::kernel::input::WorkOutcome;
 use crate::kernel::outcome::PAST_DEADLINE;
 use crate::kernel::patch::Outcome;
+use crate::kernel::schedule;
 use crate::kernel::work::{WorkItem, WorkRef};
 use crate::offline::of::Of;
 
@@ -47,10 +48,13 @@ impl Due {
 }
 
 impl World {
-    /// The timer that is due next.
+    /// The timer that is due next. Planned times of a schedule come where the case says so.
     #[must_use]
     pub fn next_timer(&self) -> Option<Timer> {
-        self.store.reader().timers(None, 1).ok()?.into_iter().next()
+        let sagas = self.cast.len().max(1);
+        let timers = self.store.reader().timers(None, sagas + 1).ok()?;
+        let is_planned = |target: &TimerTarget| schedule::is_address(&target.instance.key);
+        timers.into_iter().find(|(_, _, target)| !is_planned(target))
     }
 
     /// The timer of this name that an instance has set.
@@ -133,7 +137,7 @@ impl World {
         !is_held && !self.answered.contains(&item.command_id)
     }
 
-    /// The deadline of work comes: nobody knows any more what becomes of it.
+    /// The deadline of work comes: its outcome is unknown.
     fn give_up(&mut self, item: &WorkItem) -> Given {
         self.now = self.now.max(item.ends());
         let mut given = self.give_result(item, WorkOutcome::timed_out(PAST_DEADLINE));

@@ -15,16 +15,19 @@ use crate::kernel::limits::Limits;
 use crate::kernel::subject::{Subject, Tenancy};
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
 use crate::outbox::{FactKey, Unsendable, fact_message, saga_message};
-use crate::ports::broker::{Message, Publication};
+use crate::ports::broker::{Message, Publication, WorkflowStreams};
 
 /// Streams are told apart by their place in [`SourceStream`], so their names mean nothing here.
 const STREAM: &str = "";
+/// There is only one, which needs no name either.
+const CLUSTER: &str = "offline";
 
 /// The way from one instance to the others of its world.
 #[derive(Debug)]
 pub struct Wire {
     router: Router,
     facts: FactKey,
+    streams: WorkflowStreams,
 }
 
 /// When a message is stored, and as which of its stream.
@@ -45,6 +48,7 @@ impl Wire {
         Self {
             router: Router {
                 decoder: Decoder {
+                    cluster: CLUSTER.to_owned(),
                     tenancy,
                     tenants: None,
                     limits: Limits::default(),
@@ -56,6 +60,11 @@ impl Wire {
                 shards: 1,
             },
             facts: FactKey::of(ClusterId::OFFLINE),
+            streams: WorkflowStreams {
+                cluster: CLUSTER.to_owned(),
+                commands: STREAM.to_owned(),
+                events: STREAM.to_owned(),
+            },
         }
     }
 
@@ -72,7 +81,7 @@ impl Wire {
             WorkKind::Saga {
                 saga, key, message, ..
             } => {
-                let message = saga_message(STREAM, item, saga, key, message)?;
+                let message = saga_message(&self.streams, item, saga, key, message)?;
                 (SourceStream::WorkflowCommands, message)
             }
             WorkKind::Effect { .. }

@@ -168,6 +168,7 @@ impl Plan {
         let metrics = Arc::new(Metrics::new());
         let marks = Marks::default();
         let intake = Intake::start(IntakeSpec {
+            cluster: "shop".to_owned(),
             tasks: Tasks::new(&metrics, &(Arc::clone(&clock) as Arc<dyn Clock>)),
             broker,
             shard_count: u16::try_from(endpoints.len()).expect("few"),

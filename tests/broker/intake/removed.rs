@@ -151,6 +151,7 @@ fn trimmed(stage: &Stage, shard: &Shard, broker: &Arc<dyn Broker>) -> Retention 
     Retention::start(RetentionSpec {
         broker: Arc::clone(broker),
         streams: WorkflowStreams {
+            cluster: "test".to_owned(),
             commands: "WORKFLOW_COMMANDS".to_owned(),
             events: "WORKFLOW_EVENTS".to_owned(),
         },
@@ -173,7 +174,7 @@ fn trimmed(stage: &Stage, shard: &Shard, broker: &Arc<dyn Broker>) -> Retention 
 
 /// What no saga reacts to is jumped over, and looked for later. The runner had trimmed it by then, and halted for its own doing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_runner_trims_itself_ends_no_reading() {
+async fn trimming_by_the_runner_itself_ends_no_reading() {
     let server = NatsServer::start();
     let broker: Arc<dyn Broker> = connect(&server.url()).await;
     streams(&*broker, &server.url(), json!({})).await;

@@ -1,6 +1,6 @@
 //! What a row of the table says about the calls of a step.
 
-use saga_runner::effects::certainty::Ending;
+use saga_runner::effects::certainty::{Ending, SideEffects};
 use saga_runner::effects::provider::Certainty;
 
 use super::COMMANDS;
@@ -153,7 +153,7 @@ impl Row {
         conduct: &'static str,
         ending: Ending,
     ) -> Self {
-        let meaning = ending.meaning(false);
+        let meaning = ending.meaning(SideEffects::Possible);
         Self {
             ending: Some(ending),
             ..Self::told(happened, shows, conduct, meaning.class).known(match meaning.certainty {

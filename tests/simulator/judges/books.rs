@@ -121,7 +121,7 @@ fn unpaid(simulation: &Simulation) -> BTreeMap<(String, String), TimeMs> {
     told
 }
 
-/// An upstream has said something else than it has done of one of these effects for this key: nobody knows better than it.
+/// An upstream has said something else than it has done of one of these effects for this key: there is no better source.
 pub fn is_lied_to(calls: &[Call], effects: &[&str], of: &str) -> bool {
     let mut lies = calls.iter().filter(|call| call.is_lie && call.of == of);
     lies.any(|call| effects.contains(&call.effect.as_str()))
@@ -258,7 +258,7 @@ fn keys(simulation: &Simulation, calls: &[Call]) -> Vec<String> {
             ));
         }
         // It makes no call twice, whatever happens, unless the first one has surely done nothing, or the broker has lost the word
-        // that it was begun: what is stored nowhere else nobody knows.
+        // that it was begun: what is stored nowhere else is lost.
         let is_open = |call: &&&Call| {
             (call.is_done || !call.is_answered) && !lost_intents.contains(call.command.as_str())
         };

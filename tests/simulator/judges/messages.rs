@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{SAGAS, records};
 use crate::faults::is_of_stranger;
-use crate::run::{COMMANDS, RESULTS, Simulation};
+use crate::run::{CLUSTER, COMMANDS, RESULTS, Simulation};
 use crate::workload::{TENANTS, mark};
 
 pub fn judge(simulation: &Simulation) -> Vec<String> {
@@ -29,9 +29,13 @@ fn mixed(simulation: &Simulation) -> Vec<String> {
         let mut others = TENANTS.into_iter().filter(|other| *other != tenant);
         let foreign = mark(others.next().expect("there are two"));
         let is_foreign = |bytes: &[u8]| std::str::from_utf8(bytes).is_ok_and(|text| text.contains(&foreign));
-        let subjects = format!("tenant.{tenant}.");
+        let subjects = [
+            format!("tenant.{tenant}."),
+            format!("runner.{CLUSTER}.control.{tenant}."),
+        ];
+        let is_of_tenant = |one: &str| subjects.iter().any(|subjects| one.starts_with(subjects));
         let messages = streams.iter().flatten();
-        let mixed = messages.filter(|one| one.subject.starts_with(&subjects) && is_foreign(&one.payload));
+        let mixed = messages.filter(|one| is_of_tenant(&one.subject) && is_foreign(&one.payload));
         faults.extend(mixed.map(|one| format!("{} has what another tenant said", one.subject)));
         for saga in SAGAS {
             let records = records(simulation, tenant, saga).into_iter();

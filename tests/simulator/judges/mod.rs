@@ -26,9 +26,8 @@ use saga_runner::storage::rows::{DeadLetter, HistoryRow};
 use saga_runner_partition::storage::read::Found;
 use saga_runner_partition::storage::{Reader, StorageError};
 
-use crate::owners::orphans;
-use crate::run::{EVENTS, RESULTS, Simulation};
-use crate::workload::TENANTS;
+use crate::run::{COMMANDS, EVENTS, RESULTS, Simulation};
+use crate::workload::{FORGED, TENANTS};
 
 /// Rows of one read; more than a simulation has.
 const PAGE: usize = 10_000;
@@ -183,6 +182,7 @@ pub fn open(simulation: &Simulation) -> Vec<String> {
                 for (stream, name) in [
                     (SourceStream::AggregateEvents, EVENTS),
                     (SourceStream::WorkflowEvents, RESULTS),
+                    (SourceStream::WorkflowCommands, COMMANDS),
                 ] {
                     positions.insert(name, batch.position(stream)?.map_or(0, |row| row.sequence));
                 }
@@ -211,13 +211,16 @@ pub fn open(simulation: &Simulation) -> Vec<String> {
 
 /// What is open on a disk must have something behind it that will move it, whenever the process dies.
 pub fn orphaned(reader: &Reader, definitions: &DefinitionSet) -> Vec<String> {
-    let found = orphans(reader, definitions).expect("a store in memory can be read");
+    let found = reader
+        .orphans(definitions, &mut |_| {})
+        .expect("a store in memory can be read");
     found.into_iter().map(|line| format!("orphan: {line}")).collect()
 }
 
 /// Whatever could not be read is a dead letter, and nothing else is.
 fn letters(simulation: &Simulation) -> Vec<String> {
     let mut found = Vec::new();
+    let mut refused = 0;
     for (disk, tenant) in simulation
         .disks
         .iter()
@@ -232,7 +235,11 @@ fn letters(simulation: &Simulation) -> Vec<String> {
         // Another result than the first is a letter as well, on which the operator may not have decided yet.
         let is_of_stranger =
             |letter: &DeadLetter| letter.input.is_some() && letter.reason == "result.conflict";
-        let told = letters.iter().filter(|(_, letter)| !is_of_stranger(letter));
+        let is_forged = |letter: &DeadLetter| letter.reason == "control.subject";
+        refused += letters.iter().filter(|(_, letter)| is_forged(letter)).count();
+        let told = letters
+            .iter()
+            .filter(|(_, letter)| !is_of_stranger(letter) && !is_forged(letter));
         let told = told.map(|(_, letter)| {
             let (reason, subject) = (&letter.reason, &letter.subject);
             format!("{reason} of {subject}: {}", letter.message)
@@ -240,12 +247,40 @@ fn letters(simulation: &Simulation) -> Vec<String> {
         found.extend(told);
     }
     let sent = simulation.plan.garbage();
+    let mut faults = forged(simulation, refused);
     // Some of it may be gone, or was read twice.
-    if found.len() == sent || simulation.losses.has_lost(EVENTS) {
-        return Vec::new();
+    if found.len() != sent && !simulation.losses.has_lost(EVENTS) {
+        faults.push(format!(
+            "{sent} message(s) could not be read, and there are {} dead letter(s): {found:?}",
+            found.len()
+        ));
     }
-    vec![format!(
-        "{sent} message(s) could not be read, and there are {} dead letter(s): {found:?}",
-        found.len()
-    )]
+    faults
+}
+
+/// What a tenant asks for that only operators may is refused, each time, and never done.
+fn forged(simulation: &Simulation, refused: usize) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (tenant, saga) in TENANTS
+        .into_iter()
+        .flat_map(|tenant| SAGAS.map(|saga| (tenant, saga)))
+    {
+        let records = records(simulation, tenant, saga).into_iter();
+        let killed = records.filter(|(_, record)| {
+            let failure = record.failure.as_ref();
+            failure.is_some_and(|failure| failure.code == "killed")
+        });
+        faults.extend(killed.map(|(id, _)| format!("{id} was killed by somebody who may not")));
+    }
+    let mark = format!("\"{FORGED}");
+    let messages = simulation.server.archive(COMMANDS);
+    let is_forged = |payload: &[u8]| std::str::from_utf8(payload).is_ok_and(|text| text.contains(&mark));
+    let sent = messages.iter().filter(|one| is_forged(&one.payload)).count();
+    let is_known = !simulation.losses.has_lost(COMMANDS) && simulation.losses.adopted.is_none();
+    if is_known && refused != sent {
+        faults.push(format!(
+            "{sent} request(s) were forged, and {refused} are refused"
+        ));
+    }
+    faults
 }

@@ -43,7 +43,7 @@ pub async fn judge(simulation: &Simulation, node: &Arc<Node>) -> Vec<String> {
                     }
                 };
                 let Some(definition) = versions.by_hash(&record.definition) else {
-                    faults.push(format!("{id}: nobody knows its definition"));
+                    faults.push(format!("{id}: its definition is unknown"));
                     continue;
                 };
                 match history::replay(&inputs, None, definition) {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-pub use requests::{Request, Verb};
+pub use requests::{FORGED, Request, Verb, ada};
 
 use super::plan::Action;
 use super::random::Rng;
@@ -98,6 +98,52 @@ pub fn trips(seed: u64) -> Vec<(Duration, Action)> {
     };
     trips::draw(&mut script);
     script.actions
+}
+
+/// Instances that somebody pauses and resumes, of some seeds, drawn from a sequence of their own.
+pub fn some_pauses(seed: u64, actions: &[(Duration, Action)]) -> Vec<(Duration, Action)> {
+    let mut rng = Rng::new(seed, "pauses");
+    if !rng.chance(400) {
+        return Vec::new();
+    }
+    pauses(&mut rng, 300, actions)
+}
+
+/// Somebody pauses and resumes `share` of a thousand instances.
+pub fn pauses(rng: &mut Rng, share: u64, actions: &[(Duration, Action)]) -> Vec<(Duration, Action)> {
+    let opened = actions.iter().filter_map(|(at, action)| match action {
+        Action::Event(event) => Some((*at, event)),
+        _ => None,
+    });
+    let sagas = [
+        ("Pay.Opened", "pay"),
+        ("Trip.Opened", "trip"),
+        ("Bill.Opened", "bill"),
+    ];
+    let opened = opened.filter_map(|(at, event)| {
+        let (_, saga) = sagas.into_iter().find(|(name, _)| *name == event.name)?;
+        Some((at, event.tenant, saga, event.key.clone()))
+    });
+    let mut found = Vec::new();
+    for (at, tenant, saga, key) in opened {
+        if !rng.chance(share) {
+            continue;
+        }
+        let pause = at + Duration::from_millis(rng.within(0..=4_000));
+        let resume = pause + Duration::from_millis(rng.within(1..=12_000));
+        for (at, verb) in [(pause, Verb::Pause), (resume, Verb::Resume)] {
+            let request = Request {
+                tenant,
+                saga,
+                key: key.clone(),
+                id: format!("{saga}-{key}-{}-{verb:?}", at.as_millis()),
+                by_api: rng.chance(500),
+                verb,
+            };
+            found.push((at, Action::Ask(request)));
+        }
+    }
+    found
 }
 
 /// What one tenant does, as it is written down.

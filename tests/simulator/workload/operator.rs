@@ -1,23 +1,23 @@
-//! An operator: tries once more and discards what cannot be applied, and says what became of what nobody knows.
+//! An operator: tries once more and discards what cannot be applied, and states unknown outcomes.
 
 use std::sync::Arc;
 
 use saga_runner::app::Node;
-use saga_runner::kernel::envelope::{ControlVerb, FoundAs, Stuck};
+use saga_runner::kernel::envelope::{ControlMessage, ControlVerb, FoundAs, Stuck};
 use saga_runner::kernel::ids::{SagaName, TenantId};
 use saga_runner::kernel::view::{InstanceView, StuckIn, StuckView};
 use saga_runner::ports::control::{
-    ControlError, DeadLetterView, DeadLetters as _, Instances as _, LetterDecision, PageRequest,
+    ControlError, DeadLetterView, DeadLetters as _, Instances as _, LetterDecision, LetterFilter, PageRequest,
 };
 use serde_json::json;
 
-use super::TENANTS;
+use super::{TENANTS, ada};
 use crate::judges;
 use crate::run::Simulation;
 use crate::store::POISON;
 
 /// Sagas in which something may wait for an operator: parents behind the children that they took back.
-const ASKING: [&str; 3] = ["pay", "part", "order"];
+const ASKING: [&str; 5] = ["pay", "part", "order", "trip", "bill"];
 
 fn page() -> PageRequest {
     PageRequest {
@@ -36,6 +36,7 @@ impl Simulation {
                 let id = TenantId::parse(tenant).expect("a tenant");
                 let found = node.instances(&id, &name, None, page()).await?;
                 for view in &found.items {
+                    self.resume_forgotten(node, tenant, view).await?;
                     for stuck in &view.stuck {
                         self.answer(node, tenant, view, stuck).await?;
                     }
@@ -45,18 +46,49 @@ impl Simulation {
         Ok(())
     }
 
+    /// Resumes what is still paused: whoever was to do so may not have been heard.
+    async fn resume_forgotten(
+        &self,
+        node: &Arc<Node>,
+        tenant: &str,
+        view: &InstanceView,
+    ) -> Result<(), ControlError> {
+        let blocked = view.blocked_by.as_ref();
+        if blocked.is_none_or(|blocked| blocked.paused.is_none()) {
+            return Ok(());
+        }
+        let id = judges::instance(tenant, &view.saga, &view.key);
+        let message = ControlMessage {
+            request_id: format!("resume-{}-{}", view.key, self.world.clock.passed().as_millis()),
+            principal: Some(ada("forgotten")),
+            verb: ControlVerb::Resume {},
+        };
+        match node.control(&id, message, None).await {
+            Ok(_) | Err(ControlError::Conflict(_) | ControlError::NotFound(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     async fn decide_what_blocks(&mut self, node: &Arc<Node>, tenant: &str) -> Result<(), ControlError> {
         let tenant = TenantId::parse(tenant).expect("a tenant");
         let blocking =
             |letters: Vec<DeadLetterView>| letters.into_iter().filter(|letter| letter.key.is_some());
         let may_retry = self.plan.seed.is_multiple_of(3);
-        for letter in blocking(node.dead_letters(&tenant, page()).await?.items) {
+        for letter in blocking(
+            node.dead_letters(&tenant, LetterFilter::default(), page())
+                .await?
+                .items,
+        ) {
             // In vain, and it blocks again, under another number.
             if may_retry && letter.reason == "expression" && letter.attempts == 1 {
                 node.decide(&tenant, &letter.id, LetterDecision::Retry).await?;
             }
         }
-        for letter in blocking(node.dead_letters(&tenant, page()).await?.items) {
+        for letter in blocking(
+            node.dead_letters(&tenant, LetterFilter::default(), page())
+                .await?
+                .items,
+        ) {
             node.decide(&tenant, &letter.id, LetterDecision::Discard).await?;
             self.discarded += 1;
         }
@@ -78,8 +110,6 @@ impl Simulation {
         let about = Stuck {
             step: Some(stuck.step.clone()),
             item: stuck.item,
-            by: "ada".to_owned(),
-            reason: "looked it up".to_owned(),
             found: None,
             result: None,
         };
@@ -105,7 +135,12 @@ impl Simulation {
         );
         self.world
             .note(format_args!("operator about {id}, step {}: {verb:?}", stuck.step));
-        match node.control(&id, &request, verb).await {
+        let message = ControlMessage {
+            request_id: request,
+            principal: Some(ada("looked it up")),
+            verb,
+        };
+        match node.control(&id, message, None).await {
             // It is resolved meanwhile.
             Ok(_) | Err(ControlError::Conflict(_) | ControlError::NotFound(_)) => Ok(()),
             Err(error) => Err(error),

@@ -1,4 +1,4 @@
-"""How a handler says that a call has failed. Any other exception means that nobody knows whether it happened."""
+"""How a handler says that a call has failed. After any other exception the outcome is unknown."""
 
 from __future__ import annotations
 
@@ -43,4 +43,4 @@ class Retry(EffectError):
 
 
 class Unknown(EffectError):
-    """Nobody knows whether it happened, and it is not to be tried again."""
+    """The outcome is unknown, and it is not to be tried again."""

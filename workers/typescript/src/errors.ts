@@ -1,4 +1,4 @@
-/** How a handler says that a call has failed. Anything else that is thrown means that nobody knows whether it happened. */
+/** How a handler says that a call has failed. After anything else that is thrown the outcome is unknown. */
 export class EffectError extends Error {
   /** `errorClass` is what `on_error` and `retry` of a saga name: letters, digits, `_` and `.`, a letter first. */
   constructor(readonly errorClass: string, message = "") {
@@ -32,5 +32,5 @@ export class Retry extends EffectError {
   }
 }
 
-/** Nobody knows whether it happened, and it is not to be tried again. */
+/** The outcome is unknown, and it is not to be tried again. */
 export class Unknown extends EffectError {}

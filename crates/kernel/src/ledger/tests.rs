@@ -30,6 +30,7 @@ fn entry(number: u16, status: LedgerStatus) -> LedgerEntry {
         of_child: false,
         again: false,
         known_as: None,
+        life: None,
         late: None,
         question: None,
     }

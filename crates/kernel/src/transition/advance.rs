@@ -13,7 +13,7 @@ use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
 use super::{
-    Rejection, children, compensation, early, entries, flight, groups, machine, program, timers, waits,
+    Rejection, compensation, early, entries, flight, groups, machine, parents, program, stuck, timers, waits,
 };
 use crate::input::CancelMode;
 use crate::patch::{Note, Outcome, Patch};
@@ -45,13 +45,13 @@ impl Run<'_> {
             compensation::proceed(&mut self)?;
         }
         flight::tell_why(&mut self);
-        compensation::await_operator(&mut self);
+        stuck::await_operator(&mut self);
         end(&mut self)?;
-        if children::begin_undo(&mut self)? {
+        if parents::begin_undo(&mut self)? {
             end(&mut self)?;
         }
         cancellations::children(&mut self)?;
-        children::report(&mut self)?;
+        parents::report(&mut self)?;
         cancellations::effects(&mut self)?;
         self.finish(outcome)
     }
@@ -142,9 +142,9 @@ fn begin(run: &mut Run<'_>, slot: Slot) -> Result<bool, Rejection> {
 
 /// Whether nothing but its needs keeps a step from starting.
 fn may_start(run: &Run<'_>, slot: Slot) -> bool {
-    run.has_slot(slot)
+    run.find_slot(slot)
+        .is_some_and(|state| state.status == StepStatus::Pending)
         && slot.step(run).is_own()
-        && run.slot(slot).status == StepStatus::Pending
         && groups::lets_start(run, slot)
 }
 
@@ -199,6 +199,7 @@ fn end(run: &mut Run<'_>) -> Result<(), Rejection> {
 }
 
 fn over(run: &mut Run<'_>) -> Result<(), Rejection> {
+    run.unpause();
     run.record.phase = run.record.end();
     run.note(Note::Ended {
         phase: run.record.phase.as_str().to_owned(),

@@ -24,6 +24,8 @@ use crate::work::WorkKind;
 
 /// Path of what an instance tells the aliases that it has no more.
 const RELEASE: &str = "aliases.release";
+/// Path of what another generation tells the aliases of the one before.
+const AGAIN: &str = "aliases.register";
 
 impl<'a> Run<'a> {
     /// Registers values; one that is null is none, and one that is registered already stays so.
@@ -81,8 +83,32 @@ impl<'a> Run<'a> {
                 continue;
             }
             self.note(Note::AliasReleased {
-                alias: registered.alias.name,
-                value: registered.alias.value,
+                alias: registered.alias.name.clone(),
+                value: registered.alias.value.clone(),
+            });
+            self.record.released.push(registered.alias);
+        }
+        Ok(())
+    }
+
+    /// Registers what the generation before had.
+    pub(super) fn register_again(&mut self, last: &Record) -> Result<(), Rejection> {
+        let kept = last.aliases.iter().map(|registered| &registered.alias);
+        for (nth, alias) in last.released.iter().chain(kept).enumerate() {
+            if self.record.has_alias(alias) {
+                continue;
+            }
+            let message = SagaMessage::RegisterAlias {
+                generation: self.record.generation,
+            };
+            self.tell(AGAIN.to_owned(), nth, alias, message)?;
+            self.note(Note::AliasRegistered {
+                alias: alias.name.clone(),
+                value: alias.value.clone(),
+            });
+            self.record.aliases.push(Registered {
+                alias: alias.clone(),
+                refused: false,
             });
         }
         Ok(())
@@ -124,11 +150,11 @@ fn value(name: &str, rendered: &[u8], path: &str) -> Result<Option<Alias>, Rejec
         message: format!("{path}: {message}"),
     };
     let value = Json::parse(rendered, 1).map_err(|error| unfit(error.to_string()))?;
-    Alias::new(name, &value).map_err(unfit)
+    Alias::new(name, &value).map_err(|error| unfit(error.to_string()))
 }
 
 /// Why what an alias tells a generation of the instance does not concern it, if it does not: it was on its way while
-/// the instance has given the alias up, or ended and begun anew.
+/// the instance has given the alias up, or ended and begun again.
 pub(super) fn refusal(record: &Record, via: &Via) -> Option<IgnoreReason> {
     let is_same = record.generation == via.generation;
     match is_same && record.has_alias(&via.alias) {

@@ -20,7 +20,7 @@ use saga_runner_language::expr::Root;
 use saga_runner_language::ids::CommandId;
 use serde_bytes::ByteBuf;
 
-use super::emission::Repetition;
+use super::emission::{KnownBy, Repetition};
 use super::ends::{self, Defeat};
 use super::place::Place;
 use super::results::Told;
@@ -144,7 +144,7 @@ pub(super) fn ended<'a>(
                 Some(flaw) => ends::unusable(run, slot, payload, flaw),
             };
         }
-        // The message says why the instance fails, the class what became of the attempt.
+        // The message says why the instance fails, the class the outcome of the attempt.
         WorkOutcome::Failed { class, .. } if run.is_failing() => Defeat {
             class,
             message: told.flaw.map_or("", |flaw| flaw.message),
@@ -173,16 +173,15 @@ pub(super) fn ended<'a>(
     };
     let ending = Ending::of(told.outcome);
     run.slot_mut(slot).tries.end(ending);
-    defeated(run, slot, defeat, ending != Ending::Unknown)
+    defeated(run, slot, defeat, ending)
 }
 
-/// An attempt has come to nothing: the step backs off, or has failed. `is_known`: it is certain that nothing of it
-/// is still to happen.
+/// An attempt has ended without success: the step backs off, or has failed.
 pub(super) fn defeated(
     run: &mut Run<'_>,
     slot: Slot,
     defeat: Defeat<'_>,
-    is_known: bool,
+    ending: Ending,
 ) -> Result<(), Rejection> {
     if run.is_failing() || flight::drains(&run.record) {
         return ends::failed(run, slot, defeat);
@@ -195,7 +194,9 @@ pub(super) fn defeated(
         let now = run.record.updated;
         // Nobody waits for an attempt that could not begin any more. One whose outcome is unknown has taken all
         // the time there was.
-        if pause.is_some_and(|pause_ms| now.plus_ms(pause_ms) >= due) || (!is_known && now >= due) {
+        if pause.is_some_and(|pause_ms| now.plus_ms(pause_ms) >= due)
+            || (ending == Ending::Unknown && now >= due)
+        {
             let message = format!(
                 "no time is left for another attempt; the last one: {}: {}",
                 defeat.class, defeat.message
@@ -232,7 +233,7 @@ pub(super) fn wait_defeated(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -
     state.iteration = state.iteration.saturating_add(1);
     state.tries.round = 0;
     state.tries.has_failed = false;
-    defeated(run, slot, defeat, true)
+    defeated(run, slot, defeat, Ending::NotDone)
 }
 
 /// What the end of an attempt without success says about the world.
@@ -294,7 +295,8 @@ pub(super) fn idempotency_key(run: &Run<'_>, slot: Slot) -> String {
         name: &slot.step(run).name,
     };
     let known_as = run.slot(slot).known_as.clone();
-    run.idempotency_key(&known_as.unwrap_or_else(|| path.to_string()), next(run, slot))
+    let path = known_as.unwrap_or_else(|| path.to_string());
+    run.idempotency_key(None, &path, next(run, slot))
 }
 
 pub(super) fn send(run: &mut Run<'_>, slot: Slot, path: String, kind: WorkKind) -> Result<(), Rejection> {
@@ -304,7 +306,11 @@ pub(super) fn send(run: &mut Run<'_>, slot: Slot, path: String, kind: WorkKind) 
     let known_as = state.known_as.clone();
     let left_ms = deadlines::due(run, slot).map(|due| due.0.saturating_sub(run.record.updated.0));
     let timeout_ms = left_ms.map_or(step.timeout_ms, |left_ms| step.timeout_ms.min(left_ms));
-    let outstanding = run.push_work_as(path, known_as.as_deref(), repetition, timeout_ms, kind)?;
+    let known_by = KnownBy {
+        path: known_as.as_deref(),
+        life: None,
+    };
+    let outstanding = run.push_work_as(path, known_by, repetition, timeout_ms, kind)?;
     let called_back = run.work.last().filter(|_| step.is_called_back());
     let callback = called_back.map(|item| item.idempotency_key.clone());
     let state = run.slot_mut(slot);

@@ -12,39 +12,25 @@
 //!                                             kept      kept, undone
 //! ```
 //!
-//! An effect that asks an operator where nobody knows its outcome makes the entry stuck without using its attempts up.
+//! An effect that asks an operator about an unknown outcome makes the entry stuck without using its attempts up.
 
 use saga_runner_language::definition::Definition;
-use saga_runner_language::definition::model::{
-    Action, CHILD_TIMEOUT_MS, COMMAND_TIMEOUT_MS, Compensation, Group, Late, OnExhausted, Step, UndoOrder,
-};
+use saga_runner_language::definition::model::{Group, Step, UndoOrder};
 use saga_runner_language::ids::CommandId;
-use saga_runner_language::json::Json;
-use serde_bytes::ByteBuf;
 
 use super::attempts::Ending;
 use super::emission::Repetition;
 use super::place::Place;
 use super::run::Run;
-use super::scope::Locals;
 use super::slot::Slot;
-use super::turns::SOON_MS;
-use super::{Rejection, TIMER_DISCARDED, attempts, children, flight, questions};
-use crate::input::{CancelMode, StuckDecision, Verdict, WorkOutcome, WorkResult};
+use super::{Rejection, TIMER_DISCARDED, attempts, flight, questions, stuck, undo_attempt};
+use crate::input::{CancelMode, WorkOutcome, WorkResult};
 use crate::ledger::{LedgerEntry, LedgerStatus};
 use crate::patch::Note;
 use crate::record::{Outstanding, Phase, Question, Record};
-use crate::work::WorkKind;
-
-/// Fact that tells operators of an entry that is stuck.
-pub(super) const COMPENSATION_FAILED_FACT: &str = "saga.compensation_failed";
-/// Fact that asks operators whether there is something to undo.
-pub(super) const COMPENSATION_ASKED_FACT: &str = "saga.compensation_asked";
 
 /// Most compensations of an instance that run at the same time.
 const PARALLEL_MAX: usize = 32;
-/// Work items of one input that compensations which run at the same time leave to others.
-const WORK_LEFT: usize = 16;
 
 const RETRY_PREFIX: &str = "retry:";
 const RETRY_SUFFIX: &str = ".compensate";
@@ -111,7 +97,7 @@ pub(super) fn keep_named(run: &mut Run<'_>) {
     for at in positions(run, LedgerStatus::Held, is_named) {
         let index = run.record.ledger.entry(at).step;
         let step = step(run, index);
-        keep(run, at, step);
+        stuck::keep(run, at, step);
     }
 }
 
@@ -128,7 +114,7 @@ pub(super) fn is_kept(definition: &Definition, record: &Record, step: u16) -> bo
 /// Starts the next compensations, unless enough are under way, one in front is stuck, or nothing is left.
 pub(super) fn proceed(run: &mut Run<'_>) -> Result<(), Rejection> {
     while let Some(at) = next(run) {
-        start(run, at)?;
+        undo_attempt::start(run, at)?;
     }
     Ok(())
 }
@@ -138,14 +124,20 @@ fn next(run: &Run<'_>) -> Option<usize> {
         return None;
     }
     let all = match run.record.phase {
-        // What is held at the completion stays so, unless a parent has it undone.
-        Phase::Running | Phase::Finishing | Phase::Completed => false,
-        Phase::Compensating | Phase::CompensationFailed | Phase::Failed | Phase::Cancelled => true,
+        // What is held at the completion stays so, unless a parent has it undone. What is held after another end was left so by
+        // whoever has killed the instance.
+        Phase::Running | Phase::Finishing | Phase::Completed | Phase::Failed | Phase::Cancelled => false,
+        Phase::Compensating | Phase::CompensationFailed => true,
     };
     let parallel = run.ground.definition.undo_order == UndoOrder::Parallel;
     let ledger = &run.record.ledger;
     let busy = ledger.having(is_busy).count();
-    let room = run.ground.context.limits.work_items.saturating_sub(WORK_LEFT);
+    let room = run
+        .ground
+        .context
+        .limits
+        .work_items
+        .saturating_sub(undo_attempt::WORK_LEFT);
     let has_room = busy == 0 || (parallel && busy < PARALLEL_MAX && run.work.len() < room);
     if !has_room {
         return None;
@@ -167,7 +159,11 @@ const fn is_busy(status: LedgerStatus) -> bool {
 }
 
 /// Where the entries of this status are that `is` holds for.
-fn positions(run: &Run<'_>, status: LedgerStatus, is: impl Fn(&LedgerEntry) -> bool) -> Vec<usize> {
+pub(super) fn positions(
+    run: &Run<'_>,
+    status: LedgerStatus,
+    is: impl Fn(&LedgerEntry) -> bool,
+) -> Vec<usize> {
     let entries = run.record.ledger.having(|other| other == status);
     let meant = entries.filter(|(_, entry)| is(entry));
     meant.map(|(at, _)| at).collect()
@@ -187,7 +183,7 @@ pub(super) fn asked(record: &Record, result: &WorkResult) -> Option<usize> {
     found.map(|(at, _)| at)
 }
 
-/// Nobody knows what became of the command of an entry, and its effect asks then.
+/// The outcome of the command of an entry is unknown, and its effect asks then.
 fn doubt(run: &mut Run<'_>, at: usize, command: CommandId, message: &str) {
     let since = run.record.updated;
     let entry = run.record.ledger.entry(at);
@@ -196,7 +192,8 @@ fn doubt(run: &mut Run<'_>, at: usize, command: CommandId, message: &str) {
         let step = &run.ground.definition.steps[usize::from(step)].name;
         Place::Compensation { step }.to_string()
     });
-    let idempotency_key = run.idempotency_key(&path, repetition);
+    let life = entry.life.clone();
+    let idempotency_key = run.idempotency_key(life.as_deref(), &path, repetition);
     run.record.ledger.entry(at).question = Some(Box::new(Question {
         command,
         idempotency_key,
@@ -207,7 +204,7 @@ fn doubt(run: &mut Run<'_>, at: usize, command: CommandId, message: &str) {
 }
 
 /// The attempt that is made now, or was made last.
-fn repetition(entry: &LedgerEntry) -> Repetition {
+pub(super) fn repetition(entry: &LedgerEntry) -> Repetition {
     Repetition {
         iteration: u64::from(entry.iteration),
         round: entry.tries.round,
@@ -256,10 +253,10 @@ pub(super) fn result(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Res
     });
     let entry = run.record.ledger.entry(at);
     if entry.question.is_some() {
-        ask(run, at)?;
+        stuck::ask(run, at)?;
         return resume(run);
     }
-    // An instance that was taken back has tried by itself.
+    // An instance that its parent undoes has tried by itself.
     let pause_ms = if entry.of_child {
         None
     } else {
@@ -272,7 +269,7 @@ pub(super) fn result(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Res
             run.set_retry_timer(&timer, delay_ms)?;
             resume(run)
         }
-        None => exhausted(run, at, step, class),
+        None => stuck::exhausted(run, at, step, class),
     }
 }
 
@@ -280,7 +277,7 @@ pub(super) fn result(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Res
 pub(super) fn retry_due(run: &mut Run<'_>, timer: &str) -> Result<(), Rejection> {
     // More than one where an iteration of a step has left several entries.
     for at in of_timer(run, timer) {
-        start(run, at)?;
+        undo_attempt::start(run, at)?;
     }
     proceed(run)
 }
@@ -290,7 +287,7 @@ pub(super) fn give_up_retry(run: &mut Run<'_>, timer: &str) -> Result<(), Reject
     for at in of_timer(run, timer) {
         let index = run.record.ledger.entry(at).step;
         let step = step(run, index);
-        exhausted(run, at, step, TIMER_DISCARDED)?;
+        stuck::exhausted(run, at, step, TIMER_DISCARDED)?;
     }
     Ok(())
 }
@@ -309,9 +306,9 @@ pub(super) fn is_timer(name: &str) -> bool {
         .is_some_and(|step| step.contains(RETRY_SUFFIX))
 }
 
-/// `retry:charge.compensate`, of a step that began anew `retry:charge.compensate#1`, of an item of a loop
+/// `retry:charge.compensate`, of a step that began again `retry:charge.compensate#1`, of an item of a loop
 /// `retry:pack.item.compensate@3`.
-fn timer_name(step: &Step, entry: &LedgerEntry) -> String {
+pub(super) fn timer_name(step: &Step, entry: &LedgerEntry) -> String {
     let turn = match entry.iteration {
         0 => String::new(),
         iteration => format!("#{iteration}"),
@@ -320,290 +317,21 @@ fn timer_name(step: &Step, entry: &LedgerEntry) -> String {
     format!("{RETRY_PREFIX}{}{RETRY_SUFFIX}{turn}{item}", step.name)
 }
 
-/// Gives every stuck entry its attempts anew. The caller has checked that there is one.
-pub(super) fn retry_all(run: &mut Run<'_>) -> Result<(), Rejection> {
-    for at in positions(run, LedgerStatus::Stuck, |_| true) {
-        run.record.ledger.entry(at).begin_anew();
-    }
-    resume(run)
-}
-
-/// Does what an operator says about stuck entries. The caller has checked that there is one.
-pub(super) fn decide(run: &mut Run<'_>, decision: &StuckDecision) -> Result<(), Rejection> {
-    let definition = run.ground.definition;
-    for at in positions(run, LedgerStatus::Stuck, |entry| {
-        is_meant(definition, entry, decision)
-    }) {
-        let entry = run.record.ledger.entry(at);
-        let step = &definition.steps[usize::from(entry.step)];
-        match decision.verdict {
-            Verdict::Retry => entry.begin_anew(),
-            Verdict::Skip => entry.end(LedgerStatus::Kept),
-            Verdict::Resolve => entry.undone(),
-        }
-        run.notes.push(Note::StuckDecided {
-            step: step.name.clone(),
-            verdict: decision.verdict.as_str().to_owned(),
-            by: decision.by.clone(),
-            reason: decision.reason.clone(),
-        });
-    }
-    resume(run)
-}
-
-/// Whether there is a stuck entry that an operator speaks of.
-pub(super) fn concerns(definition: &Definition, record: &Record, decision: &StuckDecision) -> bool {
-    let mut stuck = record.ledger.having(|status| status == LedgerStatus::Stuck);
-    stuck.any(|(_, entry)| is_meant(definition, &entry, decision))
-}
-
-/// Whether an operator speaks of this stuck entry.
-fn is_meant(definition: &Definition, entry: &LedgerEntry, decision: &StuckDecision) -> bool {
-    let Some(step) = definition.steps.get(usize::from(entry.step)) else {
-        return false;
-    };
-    decision.found.is_none()
-        && decision.step.as_ref().is_none_or(|name| step.is_named(name))
-        && decision.item.is_none_or(|item| entry.item == Some(item))
-}
-
 /// Goes on after something was taken off the ledger.
 pub(super) fn resume(run: &mut Run<'_>) -> Result<(), Rejection> {
-    if run.record.phase == Phase::CompensationFailed && !any_stuck(&run.record) {
+    if run.record.phase == Phase::CompensationFailed && !stuck::any_stuck(&run.record) {
         run.record.phase = Phase::Compensating;
     }
     proceed(run)
 }
 
-pub(super) fn any_stuck(record: &Record) -> bool {
-    record.ledger.has(|status| status == LedgerStatus::Stuck)
-}
-
-fn start(run: &mut Run<'_>, at: usize) -> Result<(), Rejection> {
-    let entry = run.record.ledger.entry(at);
-    if entry.asks {
-        return ask(run, at);
-    }
-    let step = &run.ground.definition.steps[usize::from(entry.step)];
-    let is_told = !entry.of_child && is_fact(step);
-    if is_told && run.work_room() <= WORK_LEFT && !run.work.is_empty() {
-        // Facts are undone with at once, so many may follow each other; those that have no room come with the next input.
-        let entry = run.record.ledger.entry(at);
-        entry.status = LedgerStatus::BackingOff;
-        let timer = timer_name(step, entry);
-        return run.set_retry_timer(&timer, SOON_MS);
-    }
-    let entry = run.record.ledger.entry(at);
-    entry.attempt = entry.attempt.saturating_add(1);
-    let repetition = repetition(entry);
-    let (input, result, late) = (entry.input.clone(), entry.result.clone(), entry.late);
-    let (known_as, of_child) = (entry.known_as.clone(), entry.of_child);
-    let path = Place::Compensation { step: &step.name }.to_string();
-    if late.is_some() {
-        run.trace(format_args!("{path}.late"));
-    }
-    let prepared = match (&step.action, &step.compensate) {
-        (Action::Saga(child), _) if of_child => {
-            children::take_back(run, &child.saga, input, &path).map(|kind| Some((kind, CHILD_TIMEOUT_MS)))
-        }
-        (_, Some(compensation)) => prepare(run, compensation, repetition, (input, result, late), &path)
-            .map(|kind| Some((kind?, compensation.timeout_ms))),
-        (_, None) => {
-            return Err(Rejection {
-                reason: "definition.mismatch",
-                message: format!("step {} is on the ledger without a compensation", step.name),
-            });
-        }
-    };
-    let begun = match prepared {
-        Ok(Some((kind, timeout_ms))) => {
-            run.push_work_as(path, known_as.as_deref(), repetition, timeout_ms, kind)
-        }
-        Ok(None) => {
-            keep(run, at, step);
-            return Ok(());
-        }
-        Err(rejection) => Err(rejection),
-    };
-    let outstanding = match begun {
-        Ok(outstanding) => outstanding,
-        // Whatever the input is that leads here, what was done must not be forgotten behind it.
-        Err(rejection) if rejection.is_of_rendering() => return impossible(run, at, step, &rejection),
-        Err(rejection) => return Err(rejection),
-    };
-    run.note(Note::CompensationStarted {
-        step: step.name.clone(),
-        attempt: repetition.attempt,
-    });
-    let entry = run.record.ledger.entry(at);
-    if is_told {
-        // Nothing comes back: what is published with the decision is done with it.
-        entry.undone();
-        run.note(Note::CompensationDone {
-            step: step.name.clone(),
-        });
-        return Ok(());
-    }
-    entry.status = LedgerStatus::Undoing;
-    entry.outstanding = Some(outstanding);
-    Ok(())
-}
-
-/// Whether a fact undoes what the step did.
-fn is_fact(step: &Step) -> bool {
-    let undo = step.compensate.as_ref().map(|compensation| &compensation.action);
-    matches!(undo, Some(Action::Publish(_)))
-}
-
-/// What undoes an entry of this input and result; `None` where there is nothing to undo.
-fn prepare(
-    run: &mut Run<'_>,
-    compensation: &Compensation,
-    repetition: Repetition,
-    (input, result, late): (Option<ByteBuf>, Option<ByteBuf>, Option<Late>),
-    path: &str,
-) -> Result<Option<WorkKind>, Rejection> {
-    let late = late.map_or(Json::Null, |late| {
-        let reason = Json::Str(late.as_str().into());
-        Json::Map(vec![("reason".into(), reason)])
-    });
-    let mut locals = Locals {
-        result: Some(run.ground.values.keep(Json::Null)),
-        late: Some(run.ground.values.keep(late)),
-        ..Locals::default()
-    };
-    if let Some(result) = result {
-        locals.result = Some(run.parse_owned(result.into_vec(), path)?);
-    }
-    // In its place there would be what the instance was given.
-    locals.input = Some(run.ground.values.keep(Json::Null));
-    if let Some(input) = input {
-        locals.input = Some(run.parse_owned(input.into_vec(), path)?);
-    }
-    if let Some(when) = &compensation.when
-        && repetition.attempt == 1
-        && !run.test(when, locals, || format!("{path}.when"))?
-    {
-        return Ok(None);
-    }
-    run.action(&compensation.action, locals, path).map(Some)
-}
-
-/// Tells who listens that a compensation has used up its attempts.
-fn trace_exhausted(run: &Run<'_>, step: &Step) {
-    let place = Place::Compensation { step: &step.name };
-    run.trace(format_args!("{place}.on_exhausted"));
-}
-
-/// The compensation cannot be made from what the step was given and gave: as after its last attempt.
-fn impossible(run: &mut Run<'_>, at: usize, step: &Step, rejection: &Rejection) -> Result<(), Rejection> {
-    run.note(Note::CompensationFailed {
-        step: step.name.clone(),
-        class: rejection.reason.to_owned(),
-    });
-    trace_exhausted(run, step);
-    let goes_on = goes_on(step);
-    if goes_on {
-        keep(run, at, step);
-    } else {
-        stop(run, at);
-    }
-    // Many may stand on the ledger, and the phase tells of them, too.
-    if run.work_room() <= WORK_LEFT {
-        return Ok(());
-    }
-    let mut payload = serde_json::json!({
-        "class": rejection.reason,
-        "message": rejection.message,
-        "step": step.name,
-    });
-    if goes_on {
-        payload["kept"] = true.into();
-    }
-    alert(run, at, COMPENSATION_FAILED_FACT, &payload)
-}
-
-/// Whether the step stays done where it cannot be undone.
-fn goes_on(step: &Step) -> bool {
-    step.compensate
-        .as_ref()
-        .is_some_and(|compensation| compensation.on_exhausted == OnExhausted::Continue)
-}
-
-/// The step has nothing to undo, or it is given up.
-fn keep(run: &mut Run<'_>, at: usize, step: &Step) {
-    run.record.ledger.entry(at).end(LedgerStatus::Kept);
-    run.note(Note::CompensationSkipped {
-        step: step.name.clone(),
-    });
-}
-
-pub(super) fn exhausted(run: &mut Run<'_>, at: usize, step: &Step, class: &str) -> Result<(), Rejection> {
-    trace_exhausted(run, step);
-    if goes_on(step) {
-        keep(run, at, step);
-        let payload = serde_json::json!({"class": class, "kept": true, "step": step.name});
-        alert(run, at, COMPENSATION_FAILED_FACT, &payload)?;
-        return proceed(run);
-    }
-    stop(run, at);
-    let payload = serde_json::json!({"class": class, "step": step.name});
-    alert(run, at, COMPENSATION_FAILED_FACT, &payload)
-}
-
-/// Leaves it to an operator whether there is something to undo, or still is.
-fn ask(run: &mut Run<'_>, at: usize) -> Result<(), Rejection> {
-    let index = run.record.ledger.entry(at).step;
-    let step = step(run, index);
-    stop(run, at);
-    run.note(Note::CompensationAsked {
-        step: step.name.clone(),
-    });
-    let payload = serde_json::json!({"step": step.name});
-    alert(run, at, COMPENSATION_ASKED_FACT, &payload)
-}
-
-/// From now on an operator must act.
-fn stop(run: &mut Run<'_>, at: usize) {
-    run.record.ledger.entry(at).status = LedgerStatus::Stuck;
-    await_operator(run);
-}
-
-/// Tells by the phase that an operator must act, unless what is in flight is to come to its end before. After the end the
-/// outcome stands; the entry alone asks for an operator then.
-pub(super) fn await_operator(run: &mut Run<'_>) {
-    if run.record.phase == Phase::Compensating && !flight::is_open(&run.record) && any_stuck(&run.record) {
-        run.record.phase = Phase::CompensationFailed;
-    }
-}
-
-/// Tells operators.
-fn alert(run: &mut Run<'_>, at: usize, fact: &str, payload: &serde_json::Value) -> Result<(), Rejection> {
-    let entry = run.record.ledger.entry(at);
-    let (index, item) = (entry.step, entry.item.unwrap_or(0));
-    let kind = WorkKind::Fact {
-        fact_type: fact.to_owned(),
-        payload: payload.to_string().into(),
-    };
-    let step = step(run, index);
-    let end = if fact == COMPENSATION_ASKED_FACT {
-        "asked"
-    } else {
-        "exhausted"
-    };
-    let path = format!("{}.{end}", Place::Compensation { step: &step.name });
-    let repetition = Repetition {
-        item,
-        ..Repetition::once(run.record.version)
-    };
-    run.note(Note::Emitted { work: path.clone() });
-    run.push_work(path, repetition, COMMAND_TIMEOUT_MS, kind)?;
-    Ok(())
-}
-
 impl LedgerEntry {
-    /// It is to be undone with all attempts anew, whatever was asked.
+    /// It is to be undone with all attempts again, whatever was asked.
     pub(super) fn begin_anew(&mut self) {
+        if self.again {
+            // What was tried before came too early, perhaps: it is other work.
+            self.tries.round = self.tries.round.saturating_add(1);
+        }
         self.status = LedgerStatus::Due;
         self.attempt = 0;
         self.asks = false;
@@ -613,21 +341,23 @@ impl LedgerEntry {
     }
 
     /// It is undone, and once more where that may have come too early.
-    fn undone(&mut self) {
+    pub(super) fn undone(&mut self) {
         if self.again {
-            self.tries.round = self.tries.round.saturating_add(1);
             self.begin_anew();
         } else {
             self.end(LedgerStatus::Undone);
         }
     }
 
-    /// Nothing more is done about it, so nothing more is read.
-    fn end(&mut self, status: LedgerStatus) {
+    /// Nothing more is done about it. What stays done may be undone by the next generation of the instance, which reads what
+    /// was sent and its outcome.
+    pub(super) fn end(&mut self, status: LedgerStatus) {
         self.status = status;
-        self.input = None;
-        self.result = None;
         self.question = None;
+        if status == LedgerStatus::Undone {
+            self.input = None;
+            self.result = None;
+        }
     }
 }
 
@@ -645,6 +375,6 @@ fn pause(step: &Step, entry: &mut LedgerEntry, class: &str) -> Option<i64> {
     Some(i64::try_from(pause_ms).unwrap_or(i64::MAX))
 }
 
-fn step<'a>(run: &Run<'a>, index: u16) -> &'a Step {
+pub(super) fn step<'a>(run: &Run<'a>, index: u16) -> &'a Step {
     &run.ground.definition.steps[usize::from(index)]
 }

@@ -8,8 +8,10 @@
 //!                            since that undo may have come before the call took effect
 //! ```
 //!
-//! The commands in question are remembered with the instance, as many as [`DOUBTS_MAX`].
+//! The commands in question are remembered with the instance, as many as [`DOUBTS_MAX`]. The next generation of the key takes
+//! them over where it has the same version: none of its steps is done by them, and what they did is undone.
 
+use saga_runner_language::definition::Definition;
 use saga_runner_language::definition::model::{Action, Late, OnLate};
 use saga_runner_language::expr::Root;
 use saga_runner_language::ids::CommandId;
@@ -37,6 +39,34 @@ pub(super) fn remember(run: &mut Run<'_>, slot: Slot, command: CommandId) {
         input: None,
         on_ledger: false,
         late: Late::TimedOut,
+        undo: false,
+        of_before: false,
+    };
+    put(run, doubt);
+}
+
+/// A command that nobody waits for any more, since the instance was killed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Lost {
+    pub command: CommandId,
+    pub round: u32,
+    /// It was to undo what the step did.
+    pub undo: bool,
+}
+
+/// The instance is killed while a command is to do what a step does, or to undo it.
+pub(super) fn remember_lost(run: &mut Run<'_>, slot: Slot, iteration: u32, lost: Lost) {
+    let doubt = Doubt {
+        command: lost.command,
+        step: slot.step,
+        item: slot.item,
+        iteration,
+        round: lost.round,
+        input: None,
+        on_ledger: lost.undo,
+        late: Late::Cancelled,
+        undo: lost.undo,
+        of_before: false,
     };
     put(run, doubt);
 }
@@ -52,8 +82,25 @@ pub(super) fn remember_stray(run: &mut Run<'_>, stray: &Stray) {
         input: stray.input.clone(),
         on_ledger: false,
         late: stray.late,
+        undo: false,
+        of_before: false,
     };
     put(run, doubt);
+}
+
+/// What the next generation of a key remembers of the one before: a success that comes late is undone by it.
+pub(super) fn of_before(definition: &Definition, last: &Record) -> Vec<Doubt> {
+    let doubts = last.doubts.iter().filter(|doubt| !doubt.undo);
+    let doubts = doubts.map(|doubt| Doubt {
+        on_ledger: false,
+        of_before: true,
+        ..doubt.clone()
+    });
+    if definition.hash == last.definition {
+        doubts.collect()
+    } else {
+        Vec::new()
+    }
 }
 
 fn put(run: &mut Run<'_>, doubt: Doubt) {
@@ -103,6 +150,12 @@ pub(super) fn waiting(record: &Record, result: &WorkResult) -> Option<usize> {
 
 impl Doubt {
     fn is_of(&self, slot: Slot, iteration: u32) -> bool {
+        let is_of_step = !self.undo && !self.of_before;
+        is_of_step && self.is_about(slot, iteration)
+    }
+
+    /// Whether it is about what the step did then.
+    pub(super) fn is_about(&self, slot: Slot, iteration: u32) -> bool {
         (self.step, self.item, self.iteration) == (slot.step, slot.item, iteration)
     }
 
@@ -120,8 +173,12 @@ pub(super) fn succeeded<'a>(run: &mut Run<'a>, at: usize, told: Told<'a, '_>) ->
         return Ok(());
     };
     let doubt = run.record.doubts.remove(at);
+    if doubt.undo {
+        undone(run, &doubt);
+        return Ok(());
+    }
     let slot = doubt.slot();
-    let is_same = run.has_slot(slot) && run.slot(slot).iteration == doubt.iteration;
+    let is_same = !doubt.of_before && run.has_slot(slot) && run.slot(slot).iteration == doubt.iteration;
     if is_same && still_tries(run, slot) {
         return done(run, slot, &doubt, payload, told);
     }
@@ -196,28 +253,90 @@ fn done<'a>(
     Ok(())
 }
 
+/// What an instance did was undone by a command that nobody waited for when it was killed.
+fn undone(run: &mut Run<'_>, doubt: &Doubt) {
+    let mut held = run.record.ledger.having(|status| status == LedgerStatus::Held);
+    let found = held.find(|(_, entry)| {
+        let slot = Slot {
+            step: entry.step,
+            item: entry.item,
+        };
+        doubt.is_about(slot, entry.iteration) && entry.tries.round == doubt.round && entry.tries.unknown
+    });
+    let found = found.map(|(at, _)| at);
+    drop(held);
+    let Some(at) = found else {
+        return;
+    };
+    let entry = run.record.ledger.entry(at);
+    entry.tries.unknown = false;
+    if entry.again {
+        // It happened after that, perhaps.
+        entry.again = false;
+        entry.tries.round = entry.tries.round.saturating_add(1);
+        return;
+    }
+    entry.end(LedgerStatus::Undone);
+    run.note(Note::CompensationDone {
+        step: doubt.slot().step(run).name.clone(),
+    });
+}
+
 /// The step is over, and what it did is known now.
 fn late(run: &mut Run<'_>, slot: Slot, doubt: Doubt, result: &[u8], counts: bool) {
     if slot.step(run).at_end {
         return;
     }
-    let mut entries = run.record.ledger.iter().enumerate();
-    let is_meant = |entry: &LedgerEntry| {
-        let (step, item) = (entry.step, entry.item);
-        !entry.of_child && doubt.is_of(Slot { step, item }, entry.iteration)
+    let known = if doubt.on_ledger {
+        entry_of(&run.record, &doubt)
+    } else {
+        None
     };
-    let known = entries.find(|(_, entry)| doubt.on_ledger && is_meant(entry));
-    let known = known.map(|(at, _)| at);
-    drop(entries);
     if let Some(at) = known {
         confirm(run, at, doubt.input, result, doubt.late);
     } else if !counts {
+        let before = run.record.ledger.len();
         entries::push_late(run, slot, doubt.iteration, doubt.input, Ok(result), doubt.late);
+        if doubt.of_before && run.record.ledger.len() > before {
+            // Steps of this generation are undone under rounds of their own, and do what this has done once more.
+            let entry = run.record.ledger.entry(before);
+            entry.tries.round = entry.tries.round.saturating_add(entries::ROUNDS_OF_BEFORE);
+            if entry.status == LedgerStatus::Held {
+                entry.status = LedgerStatus::Due;
+            }
+        }
     } else if run.record.phase != Phase::Completed {
-        let held = LedgerStatus::Held;
+        let is_left = compensation::cancel_mode(&run.record) == Some(CancelMode::Abandon);
+        let status = match run.record.phase {
+            Phase::Failed | Phase::Cancelled if is_left => LedgerStatus::Kept,
+            Phase::Failed | Phase::Cancelled => LedgerStatus::Due,
+            _ => LedgerStatus::Held,
+        };
         let known = (doubt.input, Some(result));
-        entries::put(run, slot, doubt.iteration, held, known, Some(doubt.late));
+        entries::put(run, slot, doubt.iteration, status, known, Some(doubt.late));
     }
+}
+
+/// The entry that stands for a command of unknown outcome. An entry with a result is of another key if one without a result
+/// is of the same step, too, and what a generation before did is no attempt of this one.
+fn entry_of(record: &Record, doubt: &Doubt) -> Option<usize> {
+    let is_meant = |entry: &LedgerEntry| {
+        let (step, item) = (entry.step, entry.item);
+        !entry.of_child
+            && doubt.is_about(Slot { step, item }, entry.iteration)
+            && (doubt.of_before || !entries::is_of_before(entry))
+    };
+    let mut first = None;
+    for (at, entry) in record.ledger.iter().enumerate() {
+        if !is_meant(&entry) {
+            continue;
+        }
+        if entry.result.is_none() {
+            return Some(at);
+        }
+        first = first.or(Some(at));
+    }
+    first
 }
 
 /// What is on the ledger with an unknown outcome is known to have happened. What was undone meanwhile may have been undone
@@ -244,6 +363,8 @@ fn confirm(run: &mut Run<'_>, at: usize, input: Option<ByteBuf>, result: &[u8], 
         LedgerStatus::Held | LedgerStatus::Due => {
             entry.asks = false;
             entry.result = known;
+            // A kill has left an undo behind that may have come too early.
+            entry.again = entry.tries.unknown;
         }
         LedgerStatus::BackingOff => {
             entry.tries.round = entry.tries.round.saturating_add(1);
@@ -260,8 +381,11 @@ fn confirm(run: &mut Run<'_>, at: usize, input: Option<ByteBuf>, result: &[u8], 
         LedgerStatus::Undoing => {
             entry.result = known;
             entry.again = !is_left;
+            if is_left {
+                entries::leave_off(run, index);
+            }
         }
-        LedgerStatus::Undone | LedgerStatus::Kept if is_left => {}
+        LedgerStatus::Undone | LedgerStatus::Kept if is_left => entries::leave_off(run, index),
         LedgerStatus::Undone | LedgerStatus::Kept => {
             entry.tries.round = entry.tries.round.saturating_add(1);
             (entry.input, entry.result) = (input, known);

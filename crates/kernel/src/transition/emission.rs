@@ -13,11 +13,20 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, advance, children, deadlines, items};
+use super::{Rejection, advance, children, deadlines, pieces};
 use crate::children::SagaMessage;
 use crate::patch::Note;
 use crate::record::{Outstanding, StepStatus};
 use crate::work::{Attempt, Piece, WorkItem, WorkKind, WorkRef};
+
+/// What work is known by, where that is not what it would be now.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct KnownBy<'k> {
+    /// Path under which it began.
+    pub path: Option<&'k str>,
+    /// Life under which it began.
+    pub life: Option<&'k str>,
+}
 
 /// Which repetition of its place a work item is.
 #[derive(Debug, Clone, Copy)]
@@ -41,6 +50,13 @@ impl Repetition {
             item: 0,
         }
     }
+}
+
+/// Whether somebody waits for the answer to a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    Awaited,
+    NotAwaited,
 }
 
 impl<'a> Run<'a> {
@@ -96,7 +112,7 @@ impl<'a> Run<'a> {
         }
         let kind = match &emission.emit {
             Emit::Effect(step) if let Some(Group::Foreach(pieces)) = self.ground.definition.group(*step) => {
-                return items::add_piece(self, Slot::of(*step), pieces, &path, iteration);
+                return pieces::add(self, Slot::of(*step), pieces, &path, iteration);
             }
             Emit::Effect(step) if self.is_at_work(*step) => {
                 self.note(Note::StillRunning { step: path });
@@ -108,7 +124,7 @@ impl<'a> Run<'a> {
                 return Ok(());
             }
             Emit::Effect(step) => return self.start_effect(*step, iteration),
-            Emit::Command(command) => self.command(command, Locals::default(), false, &path)?,
+            Emit::Command(command) => self.command(command, Locals::default(), Answer::NotAwaited, &path)?,
             Emit::Publish(telling) => self.telling(telling, Locals::default(), &path)?,
         };
         self.note(Note::Emitted { work: path.clone() });
@@ -131,7 +147,7 @@ impl<'a> Run<'a> {
                     payload: Bytes::from(payload),
                 })
             }
-            Action::Command(command) => self.command(command, locals, true, path),
+            Action::Command(command) => self.command(command, locals, Answer::Awaited, path),
             Action::UndoSaga(saga) => children::undo(saga, locals, path),
             Action::Publish(telling) => self.telling(telling, locals, path),
             Action::Saga(_) | Action::Nothing | Action::Decide(_) | Action::Group(_) => Err(Rejection {
@@ -145,7 +161,7 @@ impl<'a> Run<'a> {
         &mut self,
         command: &CommandTemplate,
         locals: Locals<'a>,
-        awaited: bool,
+        answer: Answer,
         path: &str,
     ) -> Result<WorkKind, Rejection> {
         let aggregate_id =
@@ -167,7 +183,7 @@ impl<'a> Run<'a> {
             aggregate_id,
             command_type: command.command_type.clone(),
             payload: Bytes::from(payload),
-            awaited,
+            awaited: answer == Answer::Awaited,
         })
     }
 
@@ -176,7 +192,7 @@ impl<'a> Run<'a> {
         let mark = || {
             format!(
                 "callback-token-{}",
-                self.idempotency_key("callback-token", Repetition::once(0))
+                self.idempotency_key(None, "callback-token", Repetition::once(0))
             )
         };
         command.hands_out_token().then(mark)
@@ -225,11 +241,11 @@ impl<'a> Run<'a> {
     }
 
     /// The key that all attempts of a piece of work have in common.
-    pub(super) fn idempotency_key(&self, path: &str, repetition: Repetition) -> String {
+    pub(super) fn idempotency_key(&self, life: Option<&str>, path: &str, repetition: Repetition) -> String {
         Piece {
             cluster: self.ground.context.cluster,
             instance: self.ground.instance,
-            life: &self.record.start_event,
+            life: life.unwrap_or(&self.record.start_event),
             path,
             iteration: repetition.iteration,
             round: repetition.round,
@@ -246,14 +262,14 @@ impl<'a> Run<'a> {
         timeout_ms: i64,
         kind: WorkKind,
     ) -> Result<Outstanding, Rejection> {
-        self.push_work_as(path, None, repetition, timeout_ms, kind)
+        self.push_work_as(path, KnownBy::default(), repetition, timeout_ms, kind)
     }
 
-    /// The same for work that was begun under another path.
+    /// The same for work that may be known outside by another key than that of its path.
     pub(super) fn push_work_as(
         &mut self,
         path: String,
-        known_as: Option<&str>,
+        known_by: KnownBy<'_>,
         repetition: Repetition,
         timeout_ms: i64,
         kind: WorkKind,
@@ -273,7 +289,7 @@ impl<'a> Run<'a> {
             attempt: repetition.attempt,
         }
         .command_id();
-        let idempotency_key = self.idempotency_key(known_as.unwrap_or(&path), repetition);
+        let idempotency_key = self.idempotency_key(known_by.life, known_by.path.unwrap_or(&path), repetition);
         let traceparent = self.event().and_then(|event| event.traceparent.as_ref());
         self.work.push(WorkItem {
             instance: ground.instance.clone(),

@@ -12,8 +12,8 @@ use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
 use super::{
-    Rejection, attempts, children, compensation, deadlines, doubts, entries, errors, heartbeats, items,
-    machine, waits,
+    Rejection, attempts, children, compensation, deadlines, doubts, entries, errors, heartbeats,
+    item_results, machine, waits,
 };
 use crate::children::CHILD_STUCK;
 use crate::input::WorkOutcome;
@@ -121,14 +121,10 @@ pub(super) fn complete<'a>(
         return failed(run, slot, defeat);
     }
     run.register(&step.aliases, locals, place)?;
-    if let Some(payload) = payload {
-        run.fresh.push((slot, payload));
-        items::keep_result(run, slot, payload);
-    }
     let state = run.slot_mut(slot);
     state.status = StepStatus::Done;
     state.sent = None;
-    if let Some(payload) = payload.filter(|_| step.keeps_result) {
+    if let Some(payload) = payload {
         keep(run, slot, payload);
     }
     deadlines::clear(run, slot);
@@ -138,9 +134,34 @@ pub(super) fn complete<'a>(
     machine::effect_done(run, slot, payload)
 }
 
-/// Keeps a result that others read later. Of the one step of a loop it is that of the loop, whose turns begin anew.
-fn keep(run: &mut Run<'_>, slot: Slot, payload: &[u8]) {
+/// Sets the fields of a step that is skipped with a result which an operator gives. Nothing fails it any more.
+pub(super) fn given<'a>(run: &mut Run<'a>, slot: Slot, payload: &'a [u8]) -> Result<(), Rejection> {
     let step = slot.step(run);
+    let result = if reads_result(step) {
+        Some(run.result(payload, &step.name)?)
+    } else {
+        None
+    };
+    let locals = Locals {
+        result,
+        ..Locals::default()
+    };
+    let place = Place::Step { name: &step.name };
+    run.set(&step.set, locals, place)?;
+    run.register(&step.aliases, locals, place)?;
+    keep(run, slot, payload);
+    Ok(())
+}
+
+/// Keeps a result that others read, in this input or later. Of the one step of a loop it is that of the loop, whose turns begin
+/// again.
+fn keep<'a>(run: &mut Run<'a>, slot: Slot, payload: &'a [u8]) {
+    let step = slot.step(run);
+    run.fresh.push((slot, payload));
+    item_results::keep(run, slot, payload);
+    if !step.keeps_result {
+        return;
+    }
     let group = step.within.filter(|_| step.name.ends_with(BODY_OF_REPEAT));
     let kept_by = Slot {
         step: group.unwrap_or(slot.step),
@@ -169,7 +190,7 @@ fn end_reads_result(step: &Step) -> bool {
     at_end || step.keeps_result || condition.is_some_and(|condition| condition.reads(Root::Result))
 }
 
-/// The step has failed for good. It goes on the ledger if nobody knows whether one of its attempts happened.
+/// The step has failed for good. It goes on the ledger if one of its attempts has an unknown outcome.
 pub(super) fn failed(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Result<(), Rejection> {
     let step = slot.step(run);
     deadlines::clear(run, slot);
@@ -206,14 +227,21 @@ pub(super) fn failed(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Resul
 
 /// Stops waiting for the step. What is outstanding becomes a stray, since a late success must be undone.
 pub(super) fn abandon(run: &mut Run<'_>, slot: Slot) {
-    let step = slot.step(run);
+    run.note(Note::StepAbandoned {
+        step: slot.step(run).name.clone(),
+    });
+    leave(run, slot, StepStatus::Abandoned);
+}
+
+/// The same for a step that ends with this status.
+pub(super) fn leave(run: &mut Run<'_>, slot: Slot, status: StepStatus) {
     for kind in [attempts::RETRY, waits::DELAY, waits::WAIT, heartbeats::HEARTBEAT] {
         let timer = slot.timer(run, kind);
         run.clear_timer(&timer);
     }
     deadlines::clear(run, slot);
     let state = run.slot_mut(slot);
-    state.status = StepStatus::Abandoned;
+    state.status = status;
     // Its outcome is as unknown as ever; what that means is up to the compensation.
     state.question = None;
     let input = state.take_input();
@@ -222,9 +250,6 @@ pub(super) fn abandon(run: &mut Run<'_>, slot: Slot) {
     let outstanding = state.outstanding.take();
     let iteration = state.iteration;
     doubts::keep_input(run, slot, iteration, input.as_ref());
-    run.note(Note::StepAbandoned {
-        step: step.name.clone(),
-    });
     match outstanding.filter(|outstanding| !run.unsend(outstanding.row)) {
         Some(outstanding) => run.record.strays.push(Stray {
             step: slot.step,

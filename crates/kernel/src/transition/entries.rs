@@ -1,4 +1,4 @@
-//! What comes on the ledger: steps that have succeeded, those of which nobody knows, and what comes late.
+//! What comes on the ledger: steps that have succeeded, those of unknown outcome, and late successes.
 
 use std::ops::Range;
 
@@ -19,6 +19,8 @@ use crate::record::{Phase, Record, Tries};
 
 /// How far apart the rounds of entries begin that one iteration of a step has left.
 const TWIN_ROUNDS: u32 = 1 << 16;
+/// How far between those the rounds of entries begin that a generation before has left.
+pub(super) const ROUNDS_OF_BEFORE: u32 = TWIN_ROUNDS / 2;
 
 /// Puts a step that succeeded on the ledger, if it can be undone.
 pub(super) fn push(run: &mut Run<'_>, slot: Slot, input: Option<ByteBuf>, result: &[u8]) {
@@ -62,6 +64,9 @@ impl Remains {
 /// The same for one without a success, where its compensation says that there may be something to undo.
 pub(super) fn push_remains(run: &mut Run<'_>, slot: Slot, input: Option<ByteBuf>, remains: Remains) {
     if !remains.may_be_undone(slot.step(run)) {
+        if remains.unknown {
+            leave_off(run, slot.step);
+        }
         return;
     }
     let iteration = run.slot(slot).iteration;
@@ -77,7 +82,7 @@ fn leave(run: &mut Run<'_>, slot: Slot) {
     }
 }
 
-/// The step has succeeded, but nobody can use what came of it.
+/// The step has succeeded, but nobody can use the outcome of it.
 pub(super) fn push_unusable(run: &mut Run<'_>, slot: Slot, input: Option<ByteBuf>, result: &[u8]) {
     let before = run.record.ledger.len();
     push(run, slot, input, result);
@@ -151,21 +156,11 @@ pub(super) fn push_late(
     result: Result<&[u8], Remains>,
     late: Late,
 ) {
-    let step = slot.step(run);
-    let Some(compensation) = &step.compensate else {
+    let Some(status) = status_of_late(run, slot, result.err()) else {
+        if result.err().is_none_or(|remains| remains.unknown) {
+            leave_off(run, slot.step);
+        }
         return;
-    };
-    if is_kept(run.ground.definition, &run.record, slot.step) {
-        return;
-    }
-    let status = match (result, compensation.on_late) {
-        _ if cancel_mode(&run.record) == Some(CancelMode::Abandon) => return,
-        (Err(remains), _) if !remains.may_be_undone(step) => return,
-        // It was waited for.
-        _ if flight::drains(&run.record) => LedgerStatus::Held,
-        (Err(_), _) | (Ok(_), OnLate::Compensate) => LedgerStatus::Due,
-        (Ok(_), OnLate::Accept) if run.record.phase == Phase::Running => LedgerStatus::Held,
-        (Ok(_), OnLate::Accept | OnLate::Ignore) => return,
     };
     let twins = run.record.ledger.iter();
     let is_twin = |entry: &LedgerEntry| {
@@ -183,6 +178,43 @@ pub(super) fn push_late(
     }
 }
 
+/// How what nothing waits for any more comes on the ledger, if it does: a success, or what attempts without one say.
+fn status_of_late(run: &Run<'_>, slot: Slot, remains: Option<Remains>) -> Option<LedgerStatus> {
+    let step = slot.step(run);
+    let compensation = step.compensate.as_ref()?;
+    if is_kept(run.ground.definition, &run.record, slot.step) {
+        return None;
+    }
+    let is_left = cancel_mode(&run.record) == Some(CancelMode::Abandon);
+    match (remains, compensation.on_late) {
+        (Some(_), _) if is_left => None,
+        // It is known, should somebody have another go at the instance.
+        (None, _) if is_left => Some(LedgerStatus::Kept),
+        (Some(remains), _) if !remains.may_be_undone(step) => None,
+        // It was waited for.
+        _ if flight::drains(&run.record) => Some(LedgerStatus::Held),
+        (Some(_), _) | (None, OnLate::Compensate) => Some(LedgerStatus::Due),
+        (None, OnLate::Accept) if run.record.phase == Phase::Running => Some(LedgerStatus::Held),
+        (None, OnLate::Accept | OnLate::Ignore) => None,
+    }
+}
+
+/// The step has done something, or may have, and the ledger does not tell of it: whoever has another go at the instance has to.
+pub(super) fn leave_off(run: &mut Run<'_>, step: u16) {
+    let found = &run.ground.definition.steps[usize::from(step)];
+    let acts = matches!(
+        found.action,
+        Action::Effect { .. } | Action::Command(_) | Action::Saga(_)
+    );
+    if !acts || !found.is_own() {
+        return;
+    }
+    let steps = &mut run.record.off_ledger;
+    if let Err(at) = steps.binary_search(&step) {
+        steps.insert(at, step);
+    }
+}
+
 /// Puts an entry on the ledger, if the step can be undone.
 pub(super) fn put(
     run: &mut Run<'_>,
@@ -193,6 +225,7 @@ pub(super) fn put(
     late: Option<Late>,
 ) {
     let Some(compensation) = slot.step(run).compensate.as_ref() else {
+        leave_off(run, slot.step);
         return;
     };
     let reads_result = compensation.reads(Root::Result);
@@ -213,11 +246,22 @@ pub(super) fn put(
         outstanding: None,
         asks: false,
         known_as: None,
+        life: None,
         of_child: false,
         again: false,
         late,
         question: None,
     });
+}
+
+/// Whether an entry is of an attempt for which nobody waited any more, beside what its step did under another key.
+pub(super) fn is_twin(entry: &LedgerEntry) -> bool {
+    entry.tries.round >= ROUNDS_OF_BEFORE
+}
+
+/// Whether an entry is of a command of a generation before that has succeeded late.
+pub(super) const fn is_of_before(entry: &LedgerEntry) -> bool {
+    entry.tries.round % TWIN_ROUNDS >= ROUNDS_OF_BEFORE
 }
 
 /// How many entries the ledger has.

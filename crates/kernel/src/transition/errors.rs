@@ -16,7 +16,7 @@ use super::{Rejection, compensation, entries, groups};
 use crate::patch::Note;
 use crate::record::{StepState, StepStatus};
 
-/// How often a step may begin anew because something went back to it or before it.
+/// How often a step may begin again because something went back to it or before it.
 pub(super) const RETURNS_MAX: u32 = 100;
 /// How often one input may make an instance go back.
 pub(super) const RETURNS_OF_INPUT_MAX: u8 = 16;
@@ -95,7 +95,7 @@ fn choose<'a>(
     Ok(None)
 }
 
-/// Lets `target` begin anew, and all steps that need it.
+/// Lets `target` begin again, and all steps that need it.
 fn go_back(run: &mut Run<'_>, from: Slot, target: Slot) -> Result<(), Rejection> {
     let name = &target.step(run).name;
     run.returns = run.returns.saturating_add(1);
@@ -120,7 +120,7 @@ fn go_back(run: &mut Run<'_>, from: Slot, target: Slot) -> Result<(), Rejection>
     Ok(())
 }
 
-/// The step and all that need it, directly or not, with the groups that must choose anew.
+/// The step and all that need it, directly or not, with the groups that must choose again.
 fn with_dependents(definition: &Definition, target: Slot) -> Vec<Slot> {
     let within = |step: u16| definition.steps[usize::from(step)].within;
     let around: Vec<u16> = std::iter::successors(within(target.step), |group| within(*group)).collect();

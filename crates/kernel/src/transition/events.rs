@@ -7,7 +7,7 @@ use super::place::Place;
 use super::run::{Ground, Opening, Run};
 use super::scope::Locals;
 use super::waits::Offered;
-use super::{Rejection, flight, generations, machine, program, seen, timers, waits};
+use super::{Rejection, flight, generations, machine, messages, program, seen, timers, waits};
 use crate::input::DomainEvent;
 use crate::patch::{IgnoreReason, Outcome, Patch};
 use crate::record::{Phase, Record};
@@ -103,7 +103,7 @@ pub(super) fn handle<'a>(
         && flight::hears(&run.record)
         && waits::awaits_event(run.ground.definition, &event.event_type)
     {
-        let message = waits::Message::event(&mut run, &event.event_type)?;
+        let message = messages::Message::event(&mut run, &event.event_type)?;
         match waits::offer(&mut run, message)? {
             Offered::Used => handled = Handled::Yes,
             Offered::TooEarly => too_early = true,
@@ -131,7 +131,7 @@ pub(super) fn handle<'a>(
 
 /// Why an event changes nothing, as far as that can be told without evaluating anything.
 pub(super) fn refusal(definition: &Definition, record: &Record, event: &DomainEvent) -> Option<IgnoreReason> {
-    if let Some(reason) = seen::find_event(record, seen::event(event)) {
+    if let Some(reason) = seen::find_event(record, event) {
         return Some(reason);
     }
     let listens = definition.handlers.contains_key(&event.event_type)

@@ -60,7 +60,7 @@ pub(super) fn holds_end(definition: &Definition, record: &Record) -> bool {
             let step = &definition.steps[usize::from(stray.step)];
             let is_undone_late = match &step.compensate {
                 Some(compensation) => compensation.on_late == OnLate::Compensate,
-                // An instance that was taken back undoes what it did by itself, and says when it has.
+                // An instance that its parent undoes undoes what it did by itself, and says when it has.
                 None => matches!(step.action, Action::Saga(_)),
             };
             is_undone_late && !compensation::is_kept(definition, record, stray.step)

@@ -19,10 +19,10 @@ use super::place::Place;
 use super::run::{Ground, Opening, Run};
 use super::signals::Signal;
 use super::{
-    Context, NO_INSTANCE, Rejection, START_RUNNING, Trace, aliases, check_definition, children, doubts,
-    events, requests, results, seen, signals,
+    Context, NO_INSTANCE, Rejection, START_RUNNING, Trace, aliases, check_definition, doubts, events,
+    parents, requests, rerun, results, seen, signals,
 };
-use crate::input::{Control, DomainEvent, Input, InputBody};
+use crate::input::{Control, DomainEvent, Input, InputBody, OnConflict, Operation, OperationVerb};
 use crate::patch::{IgnoreReason, Outcome, Patch};
 use crate::record::{Phase, Record, Summary};
 
@@ -83,11 +83,11 @@ pub fn apply_ended(
         values: &values,
         trace,
     };
-    let mut is_forwarded = false;
-    if let InputBody::Event(event) = &input.body
-        && let Some(via) = &event.via
-    {
-        is_forwarded = true;
+    let via = match &input.body {
+        InputBody::Event(event) => event.via.as_ref(),
+        InputBody::Result(_) | InputBody::Timer { .. } | InputBody::Control(_) => None,
+    };
+    if let Some(via) = via {
         let has_alias = last
             .record
             .is_some_and(|record| aliases::refusal(record, via).is_none());
@@ -96,30 +96,10 @@ pub fn apply_ended(
         }
     }
     let allows = active.filter(|active| active.lifecycle.reuse.allows(last.phase));
-    let asks_again = is_own_parent(&last, input);
-    if let Some(active) = allows.filter(|_| !asks_again && !is_forwarded) {
-        let ground = ground(active, &next);
-        if let Some(reason) = repeats(&last, input) {
-            return Ok(Patch::ignored(reason));
-        }
-        if let (InputBody::Event(event), Some(record)) = (&input.body, last.record)
-            && active.start.contains(&event.event_type)
-            && let Some(patch) = seen::find_sequence(record, event, context.again)
-        {
-            return Ok(patch);
-        }
-        let patch = match &input.body {
-            InputBody::Event(event) if active.start.contains(&event.event_type) => {
-                events::start(ground, event)?
-            }
-            InputBody::Control(Control::Start { input, parent }) => {
-                requests::start(ground, input, parent.as_ref())?
-            }
-            _ => Patch::ignored(IgnoreReason::NoInstance),
-        };
-        if patch.outcome != Outcome::Ignored(IgnoreReason::NoInstance) {
-            return Ok(patch);
-        }
+    if let Some(active) = allows.filter(|_| via.is_none() && !is_own_parent(&last, input))
+        && let Some(patch) = start_next(ground(active, &next), last)?
+    {
+        return Ok(patch);
     }
     let of_last = own.zip(last.record).map(|(own, record)| {
         let ground = Ground {
@@ -134,16 +114,53 @@ pub fn apply_ended(
             None => "it has ended, and its record is no longer kept".to_owned(),
             Some(_) => format!("there is no definition of saga {}", instance.saga),
         };
-        let answer = children::refusal(instance, input, context, &message);
+        let answer = parents::refusal(instance, input, context, &message);
         return Ok(answer.unwrap_or_else(|| Patch::ignored(IgnoreReason::Ended)));
     };
-    match &input.body {
+    apply_to_last(ground, record, last, active, &next)
+}
+
+/// Starts the next generation if the input starts one; `None` where the input is for the last one, if for any.
+fn start_next(ground: Ground<'_>, last: Last<'_>) -> Result<Option<Patch>, Rejection> {
+    let input = ground.input;
+    if let Some(reason) = repeats(&last, input) {
+        return Ok(Some(Patch::ignored(reason)));
+    }
+    let starts = |event: &DomainEvent| ground.definition.start.contains(&event.event_type);
+    let patch = match &input.body {
+        InputBody::Event(event) if starts(event) => {
+            let repeated = last
+                .record
+                .and_then(|record| seen::find_sequence(record, event, ground.context.again));
+            match repeated {
+                Some(patch) => return Ok(Some(patch)),
+                None => events::start(ground, event)?,
+            }
+        }
+        InputBody::Control(Control::Start { input, parent, .. }) => {
+            requests::start(ground, input, parent.as_ref())?
+        }
+        _ => return Ok(None),
+    };
+    let is_ignored = patch.outcome == Outcome::Ignored(IgnoreReason::NoInstance);
+    Ok((!is_ignored).then_some(patch))
+}
+
+/// Applies an input to an instance that has ended and whose record is kept. `next` is the context of its next generation.
+fn apply_to_last<'a>(
+    ground: Ground<'a>,
+    record: &'a Record,
+    last: Last<'_>,
+    active: Option<&'a Definition>,
+    next: &'a Context<'a>,
+) -> Result<Patch, Rejection> {
+    match &ground.input.body {
         InputBody::Control(Control::Start {
             parent: Some(parent), ..
-        }) => Ok(children::start_again(ground, record, Some(parent))),
-        InputBody::Control(Control::CancelChild { parent, undo, known }) => {
+        }) => Ok(parents::start_again(ground, record, Some(parent))),
+        InputBody::Control(control @ Control::CancelChild { parent, .. }) => {
             check_definition(ground.definition, record)?;
-            children::taken_back(ground, record, parent, *undo, *known)
+            parents::taken_back(ground, record, parent, parents::TakeBack::of(control))
         }
         InputBody::Result(result) => match doubts::waiting(record, result) {
             None => Ok(results::without_step(record, result)),
@@ -158,14 +175,58 @@ pub fn apply_ended(
             check_definition(ground.definition, record)?;
             Ok(kept_as_before(after_end(ground, record, event)?, last))
         }
-        InputBody::Control(control) => match Signal::of(control) {
-            None => Ok(Patch::ignored(IgnoreReason::Ended)),
-            Some(signal) => {
-                check_definition(ground.definition, record)?;
-                Ok(kept_as_before(signals::after_end(ground, record, signal)?, last))
-            }
-        },
+        InputBody::Control(Control::Operate(operation)) => {
+            begin_again(ground, active, record, next, operation)
+        }
+        InputBody::Control(control) => signalled(ground, record, last, control),
     }
+}
+
+/// A signal may be heard after the end.
+fn signalled<'a>(
+    ground: Ground<'a>,
+    record: &'a Record,
+    last: Last<'_>,
+    control: &'a Control,
+) -> Result<Patch, Rejection> {
+    match Signal::of(control) {
+        None => {
+            let is_start = matches!(control, Control::Start { .. });
+            let known = is_start
+                .then(|| requests::repeated(record, ground.input))
+                .flatten();
+            Ok(Patch::ignored(known.unwrap_or(IgnoreReason::Ended)))
+        }
+        Some(signal) => {
+            check_definition(ground.definition, record)?;
+            Ok(kept_as_before(signals::after_end(ground, record, signal)?, last))
+        }
+    }
+}
+
+/// An operator has another go at an instance that has ended; `next` is for its next generation.
+fn begin_again<'a>(
+    ground: Ground<'a>,
+    active: Option<&'a Definition>,
+    record: &'a Record,
+    next: &'a Context<'a>,
+    operation: &'a Operation,
+) -> Result<Patch, Rejection> {
+    check_definition(ground.definition, record)?;
+    if let Some(reason) = seen::find_control(record, ground.input) {
+        return Ok(Patch::ignored(reason));
+    }
+    // What begins without anything kept begins as new instances do.
+    let is_restart = operation.verb == OperationVerb::Restart;
+    let own = ground.definition;
+    let ground = Ground {
+        definition: active.filter(|_| is_restart).unwrap_or(ground.definition),
+        before: None,
+        last: Some(record),
+        context: next,
+        ..ground
+    };
+    rerun::begin(ground, own, record, operation)
 }
 
 /// An instance is kept no longer because of what came after its end.
@@ -182,8 +243,7 @@ pub(super) fn after_end<'a>(
     record: &'a Record,
     event: &'a DomainEvent,
 ) -> Result<Patch, Rejection> {
-    let seen = seen::event(event);
-    if let Some(reason) = seen::find_event(record, seen) {
+    if let Some(reason) = seen::find_event(record, event) {
         return Ok(Patch::ignored(reason));
     }
     if !listens_after_end(ground.definition, &event.event_type) {
@@ -223,7 +283,7 @@ pub(super) fn handle_after_end(run: &mut Run<'_>, event_type: &str) -> Result<bo
     Ok(true)
 }
 
-/// What becomes of an event that has no instance and starts none.
+/// What happens to an event that has no instance and starts none.
 pub(super) fn nobody(ground: Ground<'_>, event: &DomainEvent) -> Result<Patch, Rejection> {
     match ground.definition.lifecycle.no_instance {
         NoInstance::Ignore => Ok(Patch::ignored(IgnoreReason::NoInstance)),
@@ -266,28 +326,33 @@ fn is_own_parent(last: &Last<'_>, input: &Input) -> bool {
 
 /// Whether an earlier generation has taken this event or request.
 fn repeats(last: &Last<'_>, input: &Input) -> Option<IgnoreReason> {
-    let seen = match &input.body {
-        InputBody::Event(event) => seen::event(event),
-        InputBody::Control(Control::Start { .. }) => seen::control(&input.id),
+    let known = match &input.body {
+        InputBody::Event(event) => last.record.and_then(|record| seen::find_event(record, event)),
+        InputBody::Control(Control::Start { .. }) => {
+            last.record.and_then(|record| requests::repeated(record, input))
+        }
         // A parent that asks again is told again.
         InputBody::Control(_) | InputBody::Result(_) | InputBody::Timer { .. } => return None,
     };
-    let known = last.record.and_then(|record| seen::find_event(record, seen));
     known.or_else(|| (last.start == seen::start(&input.id)).then_some(IgnoreReason::Duplicate))
 }
 
-/// What becomes of a start that finds its instance: `None` where it is an input like any other.
+/// What happens to a start that finds its instance: `None` where it is an input like any other.
 pub(super) fn meets<'a>(ground: Ground<'a>, record: &'a Record) -> Result<Option<Patch>, Rejection> {
-    let (event, seen) = match &ground.input.body {
-        InputBody::Event(event) if ground.definition.start.contains(&event.event_type) => {
-            (Some(event), seen::event(event))
-        }
+    let event = match &ground.input.body {
+        InputBody::Event(event) if ground.definition.start.contains(&event.event_type) => Some(event),
+        // Whoever asks for the one that is there does not wait for its end.
+        InputBody::Control(Control::Start {
+            on_conflict: OnConflict::UseExisting,
+            parent: None,
+            ..
+        }) => return Ok(None),
         InputBody::Control(Control::Start { parent, .. }) => {
             let asks = parent.as_ref().map(|parent| parent.command_id);
             if record.parent.as_ref().map(|parent| parent.command) == asks && asks.is_some() {
                 return Ok(None);
             }
-            (None, seen::control(&ground.input.id))
+            None
         }
         _ => return Ok(None),
     };
@@ -296,9 +361,11 @@ pub(super) fn meets<'a>(ground: Ground<'a>, record: &'a Record) -> Result<Option
     let differs =
         record.phase == Phase::Running && event.is_some() && lifecycle.on_running != OnRunning::Handle;
     let is_old = |event| seen::find_sequence(record, event, ground.context.again).is_some();
-    let is_known = seen::find_event(record, seen).is_some()
-        || record.start_event == ground.input.id
-        || event.is_some_and(is_old);
+    let seen = match event {
+        Some(event) => seen::find_event(record, event),
+        None => seen::find_control(record, ground.input),
+    };
+    let is_known = seen.is_some() || record.start_event == ground.input.id || event.is_some_and(is_old);
     if is_known || !(waits || differs) {
         return Ok(None);
     }
@@ -341,15 +408,21 @@ fn end_ahead(record: &Record) -> Option<Phase> {
     }
 }
 
-/// Whether an event waits as well because the start before it does: what the instance makes nothing of may concern the next
-/// generation. Of an instance whose outcome is decided nothing else waits than starts and what came behind them.
-pub(super) fn waits_behind_a_start(record: &Record, event: &DomainEvent, outcome: Outcome) -> bool {
+/// What happens to an event of which the instance made `patch`. It waits as well if the start before it does: what the instance makes
+/// nothing of may concern the next generation. Of an instance whose outcome is decided nothing else waits than starts and what came
+/// behind them.
+pub(super) fn behind_a_start(record: &Record, event: &DomainEvent, patch: Patch) -> Patch {
     let is_of_no_concern = matches!(
-        outcome,
+        patch.outcome,
         Outcome::Ignored(IgnoreReason::NoHandler | IgnoreReason::Ended)
     );
+    let waits = is_of_no_concern && record.phase != Phase::Running && record.deferred > 0;
     // What came by an alias is for the generation that has registered it.
-    is_of_no_concern && record.phase != Phase::Running && record.deferred > 0 && event.via.is_none()
+    if waits && event.via.is_none() {
+        deferred(record)
+    } else {
+        patch
+    }
 }
 
 /// The input waits in the inbox.

@@ -19,7 +19,7 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, deadlines, failure, items, joins, machine, turns, waits};
+use super::{Rejection, deadlines, failure, items, joins, loop_start, machine, pieces, turns, waits};
 use crate::patch::Note;
 use crate::record::{Phase, StepStatus};
 
@@ -46,7 +46,7 @@ pub(super) fn start<'a>(run: &mut Run<'a>, slot: Slot, group: &'a Group) -> Resu
     match group {
         Group::Choice(branches) => start_choice(run, slot, branches),
         Group::Repeat(repeat) => turns::start(run, slot, repeat),
-        Group::Foreach(foreach) => items::start(run, slot, foreach),
+        Group::Foreach(foreach) => loop_start::start(run, slot, foreach),
     }
 }
 
@@ -139,7 +139,7 @@ pub(super) fn failed(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Resul
         return Ok(());
     }
     if machine::effect_failed(run, slot, defeat)? {
-        items::forget_piece(run, slot);
+        pieces::forget(run, slot);
         return Ok(());
     }
     if slot.item.is_some() {

@@ -1,7 +1,7 @@
 //! Heartbeats: whoever was given the token of a step's work tells that it is still at it.
 //!
-//! A durable timer counts from the last sign of life. When it fires, the work is given up: the step fails with the
-//! class `heartbeat`, or does its action anew where `retry` says so. That is other work than before, of another key
+//! A durable timer counts from the last heartbeat. When it fires, the work is given up: the step fails with the
+//! class `heartbeat`, or does its action again where `retry` says so. That is other work than before, of another key
 //! and another token, and what was done before stays on the ledger.
 
 use saga_runner_language::definition::model::{HEARTBEAT_CLASS, Wait};
@@ -15,7 +15,7 @@ use super::waits::WAIT;
 use crate::patch::{IgnoreReason, Note, Outcome, Patch};
 use crate::record::{Record, StepStatus};
 
-/// Timer of the next sign of life.
+/// Timer of the next heartbeat.
 pub(super) const HEARTBEAT: &str = "heartbeat";
 
 /// A step begins to wait for whoever has its token.
@@ -27,7 +27,7 @@ pub(super) fn begin(run: &mut Run<'_>, slot: Slot, wait: &Wait) -> Result<(), Re
     run.set_timer(&timer, within_ms, || timer.clone())
 }
 
-/// A sign of life. One that changes nothing, because it was repeated, is ignored.
+/// A heartbeat. One that changes nothing, because it was repeated, is ignored.
 pub(super) fn beat<'a>(ground: Ground<'a>, record: &'a Record, work: &str) -> Result<Patch, Rejection> {
     let found = Slot::all(record)
         .find(|(_, state)| state.status == StepStatus::Waiting && state.callback.as_deref() == Some(work));
@@ -51,7 +51,7 @@ pub(super) fn beat<'a>(ground: Ground<'a>, record: &'a Record, work: &str) -> Re
     run.conclude(Outcome::Applied)
 }
 
-/// There was no sign of life in time.
+/// There was no heartbeat in time.
 pub(super) fn missed(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> {
     if run.slot(slot).status != StepStatus::Waiting {
         return Ok(());

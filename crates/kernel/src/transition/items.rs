@@ -3,196 +3,27 @@
 //! Items begin as others end, so that no input makes more work than one transition may have. What an item did
 //! is on the ledger under its index. Items that are given up leave strays, whose late successes are undone.
 
-use std::ops::RangeInclusive;
+use std::ops::Range;
 
-use saga_runner_language::definition::loops::{ITEMS_MAX, PARALLEL_MAX, TOO_MANY_FAILED, TOO_MANY_ITEMS};
-use saga_runner_language::definition::model::{
-    BODY_OF_FOREACH, Count, Foreach, Group, ItemJoin, OnItemError, Step, Tolerance,
-};
-use saga_runner_language::expr::{Root, write_sorted};
-use saga_runner_language::json::{Json, write_string};
+use saga_runner_language::definition::loops::TOO_MANY_FAILED;
+use saga_runner_language::definition::model::{Foreach, Group, OnItemError};
+use saga_runner_language::json::write_string;
 use serde_bytes::ByteBuf;
 
 use super::ends::{self, Defeat};
-use super::joins::{JOIN_UNREACHABLE, NoNumber};
+use super::joins::JOIN_UNREACHABLE;
 use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
 use super::turns::SOON_MS;
-use super::{Rejection, WORK_PENDING, advance, attempts, entries, groups, joins, turns, waits};
-use crate::items::{Bounds, Item, Items};
+use super::{Rejection, advance, entries, groups, item_results, turns, waits};
+use crate::items::{Item, Items};
 use crate::patch::Note;
 use crate::record::{StepState, StepStatus};
 
 /// Timer with which a loop goes on that had no room for more work.
 pub(super) const FOREACH: &str = "foreach";
-
-/// Takes the list of a loop.
-pub(super) fn start<'a>(run: &mut Run<'a>, slot: Slot, foreach: &'a Foreach) -> Result<(), Rejection> {
-    let step = slot.step(run);
-    let place = || format!("{}.foreach.over", Place::Step { name: &step.name });
-    let list = run.evaluate(&foreach.over, Locals::default(), place)?;
-    let Json::List(list) = list else {
-        return Err(Rejection {
-            reason: "expression",
-            message: format!("{}: the value is not a list", place()),
-        });
-    };
-    let Numbers {
-        max,
-        parallel,
-        at_least,
-        tolerate,
-    } = match numbers(run, slot, foreach) {
-        Ok(numbers) => numbers,
-        Err(why) => return why.defeats(run, slot),
-    };
-    let state = run.slot_mut(slot);
-    state.status = StepStatus::Running;
-    let chunk = foreach
-        .chunk
-        .map_or(1, |size| usize::try_from(size).unwrap_or(usize::MAX));
-    let count = list.len().div_ceil(chunk.max(1));
-    if count > usize::try_from(max).unwrap_or(usize::MAX) {
-        let message = format!("{count} items, at most {max} are allowed");
-        let defeat = Defeat {
-            class: TOO_MANY_ITEMS,
-            message: &message,
-        };
-        return ends::failed(run, slot, defeat);
-    }
-    let packed = |items: &[Json<'_>]| {
-        let mut json = Vec::new();
-        for (at, item) in items.iter().enumerate() {
-            json.push(if at == 0 { b'[' } else { b',' });
-            write_sorted(item, &mut json);
-        }
-        json.push(b']');
-        json
-    };
-    let items: Vec<Vec<u8>> = match foreach.chunk {
-        Some(size) => {
-            let size = usize::try_from(size).unwrap_or(usize::MAX);
-            list.chunks(size).map(packed).collect()
-        }
-        None => list
-            .iter()
-            .map(|item| {
-                let mut json = Vec::new();
-                write_sorted(item, &mut json);
-                json
-            })
-            .collect(),
-    };
-    let total = u32::try_from(items.len()).unwrap_or(u32::MAX);
-    let bounds = Bounds {
-        parallel,
-        at_least,
-        tolerated: tolerate.map(|tolerate| match tolerate {
-            Tolerated::Items(items) => items,
-            Tolerated::Percent(percent) => {
-                let items = u64::from(total) * u64::from(percent) / 100;
-                u32::try_from(items).unwrap_or(u32::MAX)
-            }
-        }),
-    };
-    let items = Items::new(foreach.steps.start, &items, bounds);
-    run.note(Note::ItemsStarted {
-        step: step.name.clone(),
-        items: items.total,
-    });
-    run.slot_mut(slot).items = Some(Box::new(items));
-    Ok(())
-}
-
-/// Starts a piece of work beside those that are under way: the handler that emits it was taken once more. `iteration` is
-/// another one each time.
-pub(super) fn add_piece(
-    run: &mut Run<'_>,
-    slot: Slot,
-    foreach: &Foreach,
-    path: &str,
-    iteration: u64,
-) -> Result<(), Rejection> {
-    let body = foreach.steps.start;
-    let state = run.slot_mut(slot);
-    state.status = StepStatus::Running;
-    let items = state.items.get_or_insert_with(|| {
-        let bounds = Bounds {
-            parallel: PIECES_MAX,
-            at_least: None,
-            tolerated: None,
-        };
-        Box::new(Items::new(body, &[], bounds))
-    });
-    if items.running.len() >= PIECES_MAX as usize {
-        return Err(Rejection {
-            reason: WORK_PENDING,
-            message: format!("{path}: {PIECES_MAX} effects of this handler are under way, no more may be"),
-        });
-    }
-    let piece = StepState {
-        iteration: u32::try_from(iteration).unwrap_or(u32::MAX),
-        ..StepState::pending()
-    };
-    let item = Some(items.add(vec![piece]));
-    attempts::start(run, Slot { step: body, item })
-}
-
-/// Ends a piece of work whose failure a handler has taken.
-pub(super) fn forget_piece(run: &mut Run<'_>, slot: Slot) {
-    if let (Some((group, _)), Some(index)) = (slot.foreach(run), slot.item) {
-        take(run, Slot::of(group), index);
-    }
-}
-
-/// The numbers of a loop.
-struct Numbers {
-    max: u32,
-    parallel: u32,
-    at_least: Option<u32>,
-    tolerate: Option<Tolerated>,
-}
-
-#[derive(Clone, Copy)]
-enum Tolerated {
-    Items(u32),
-    Percent(u32),
-}
-
-/// What the numbers of a loop are now.
-fn numbers<'a>(run: &mut Run<'a>, slot: Slot, foreach: &'a Foreach) -> Result<Numbers, NoNumber> {
-    let mut read = |key: &str, count: &'a Count, range: RangeInclusive<u32>| {
-        let place = format!(
-            "{}.foreach.{key}",
-            Place::Step {
-                name: &slot.step(run).name
-            }
-        );
-        joins::number(run, count, range, &place)
-    };
-    let parallel = read("parallel", &foreach.parallel, 1..=PARALLEL_MAX)?;
-    let max = read("max", &foreach.max, 1..=ITEMS_MAX)?;
-    let at_least = match &foreach.join {
-        ItemJoin::All => None,
-        ItemJoin::AtLeast(count) => Some(read("join.at_least", count, 1..=ITEMS_MAX)?),
-    };
-    let tolerate = match &foreach.tolerate {
-        None => None,
-        Some(Tolerance::Percent(percent)) => Some(Tolerated::Percent(*percent)),
-        Some(Tolerance::Items(count)) => {
-            let items = read("tolerate", count, 0..=ITEMS_MAX)?;
-            Some(Tolerated::Items(items))
-        }
-    };
-    Ok(Numbers {
-        max,
-        parallel,
-        at_least,
-        tolerate,
-    })
-}
 
 /// Leads every item on, starts others as there is room, and ends the loop. Tells whether anything has changed.
 pub(super) fn conclude<'a>(run: &mut Run<'a>, slot: Slot, foreach: &'a Foreach) -> Result<bool, Rejection> {
@@ -217,7 +48,7 @@ pub(super) fn conclude<'a>(run: &mut Run<'a>, slot: Slot, foreach: &'a Foreach) 
 /// An item has failed: what that means for the loop.
 pub(super) fn failed(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Result<(), Rejection> {
     let (Some((group, foreach)), Some(index)) = (slot.foreach(run), slot.item) else {
-        return Err(slot.mismatch(run, "is no step of an item"));
+        return Err(slot.mismatch(run, "is not a step of an item"));
     };
     let around = Slot::of(group);
     let ledger_before = ledger_before(run, around, index);
@@ -238,7 +69,7 @@ pub(super) fn failed(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Resul
         json.extend_from_slice(b"}}");
         json
     });
-    let reads_result = reads_result(around.step(run));
+    let reads_result = item_results::are_read(around.step(run));
     let step = around.step(run);
     if let Some(items) = &mut run.slot_mut(around).items {
         items.failed = items.failed.saturating_add(1);
@@ -280,18 +111,23 @@ pub(super) fn failed(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Resul
     ends::failed(run, around, defeat)
 }
 
-/// Remembers the result of a step of an item, where the result of the loop is read.
-pub(super) fn keep_result(run: &mut Run<'_>, slot: Slot, payload: &[u8]) {
-    let Some((group, _)) = slot.foreach(run) else {
-        return;
+/// Whether something of an item may start or end now: not where all that is open waits for its outcome, as in most items of a
+/// loop when a result comes for one of them.
+fn may_change(run: &Run<'_>, slot: Slot, steps: Range<u16>, index: u32) -> bool {
+    let items = run.slot(slot).items.as_ref();
+    let item = items.and_then(|items| items.running.get(items.position(index)?));
+    let Some(item) = item else {
+        return false;
     };
-    if !reads_result(Slot::of(group).step(run)) {
-        return;
+    let mut is_over = true;
+    for (step, state) in steps.zip(&item.steps) {
+        let is_group = || run.ground.definition.group(step).is_some();
+        if state.status == StepStatus::Pending || (state.status == StepStatus::Running && is_group()) {
+            return true;
+        }
+        is_over &= state.status.is_over();
     }
-    if let Some(item) = run.item_mut(slot) {
-        item.results.retain(|(step, _)| *step != slot.step);
-        item.results.push((slot.step, ByteBuf::from(payload)));
-    }
+    is_over
 }
 
 fn running(run: &Run<'_>, slot: Slot) -> Vec<u32> {
@@ -308,6 +144,9 @@ fn lead(run: &mut Run<'_>, slot: Slot, foreach: &Foreach, index: u32) -> Result<
         let items = run.slot(slot).items.as_ref();
         items.is_some_and(|items| items.position(index).is_some())
     };
+    if !may_change(run, slot, steps.clone(), index) {
+        return Ok(false);
+    }
     let mut changed = false;
     while present(run) && advance::frame(run, steps.clone(), Some(index))? {
         changed = true;
@@ -319,7 +158,7 @@ fn lead(run: &mut Run<'_>, slot: Slot, foreach: &Foreach, index: u32) -> Result<
     if !present(run) || !groups::all_over(run, item, steps) {
         return Ok(changed);
     }
-    let result = result_of(run, slot, foreach, index);
+    let result = item_results::of_item(run, slot, foreach, index);
     let Some(item) = take(run, slot, index) else {
         return Ok(changed);
     };
@@ -336,43 +175,6 @@ fn lead(run: &mut Run<'_>, slot: Slot, foreach: &Foreach, index: u32) -> Result<
         item: index,
     });
     Ok(true)
-}
-
-/// The result of an item that is over: that of its one step, or a map by step.
-fn result_of(run: &Run<'_>, slot: Slot, foreach: &Foreach, index: u32) -> Option<Vec<u8>> {
-    if !reads_result(slot.step(run)) {
-        return None;
-    }
-    let items = run.slot(slot).items.as_ref()?;
-    let item = items.running.get(items.position(index)?)?;
-    let definition = run.ground.definition;
-    let name = |step: u16| definition.steps.get(usize::from(step));
-    let mut json = Vec::new();
-    if foreach.on_item_error == OnItemError::Collect {
-        json.extend_from_slice(b"{\"ok\":");
-    }
-    let is_one = name(foreach.steps.start).is_some_and(|step| step.name.ends_with(BODY_OF_FOREACH));
-    if is_one {
-        let result = item.results.first();
-        json.extend_from_slice(result.map_or(b"null", |(_, json)| json.as_slice()));
-    } else {
-        let mut results: Vec<_> = item.results.iter().collect();
-        results.sort_by_key(|(step, _)| name(*step).map(Step::title));
-        json.push(b'{');
-        for (at, (step, result)) in results.iter().enumerate() {
-            if at > 0 {
-                json.push(b',');
-            }
-            write_string(name(*step).map_or("", Step::title), &mut json);
-            json.push(b':');
-            json.extend_from_slice(result);
-        }
-        json.push(b'}');
-    }
-    if foreach.on_item_error == OnItemError::Collect {
-        json.push(b'}');
-    }
-    Some(json)
 }
 
 /// Starts items while there is room for them among those that run, and for their work in this transition.
@@ -433,8 +235,6 @@ fn fill<'a>(run: &mut Run<'a>, slot: Slot, foreach: &'a Foreach) -> Result<bool,
     }
 }
 
-/// Most effects of one handler that are under way at the same time.
-const PIECES_MAX: u32 = 100;
 /// Most items that one input starts, should they have no work.
 const ITEMS_PER_INPUT_MAX: u32 = 128;
 
@@ -490,7 +290,7 @@ fn end<'a>(run: &mut Run<'a>, slot: Slot, foreach: &'a Foreach) -> Result<bool, 
         entries::give_back_item(run, foreach.steps.clone(), index, ledger_before)?;
     }
     let step = slot.step(run);
-    if reads_result(step)
+    if item_results::are_read(step)
         && let Some(items) = &run.slot(slot).items
     {
         let place = Place::Step { name: &step.name };
@@ -556,7 +356,7 @@ fn abandon(run: &mut Run<'_>, slot: Slot, index: u32) {
     }
 }
 
-fn take(run: &mut Run<'_>, slot: Slot, index: u32) -> Option<Item> {
+pub(super) fn take(run: &mut Run<'_>, slot: Slot, index: u32) -> Option<Item> {
     let items = run.slot_mut(slot).items.as_mut()?;
     let at = items.position(index)?;
     Some(items.running.remove(at))
@@ -568,8 +368,4 @@ fn remember_iterations(run: &mut Run<'_>, foreach: &Foreach, item: &Item) {
         let common = run.slot_mut(Slot::of(step));
         common.iteration = common.iteration.max(state.iteration);
     }
-}
-
-fn reads_result(step: &Step) -> bool {
-    step.keeps_result || step.set.iter().any(|(_, template)| template.reads(Root::Result))
 }

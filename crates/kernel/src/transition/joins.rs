@@ -1,4 +1,4 @@
-//! `join`: how many of the steps that a step needs must be done, and what becomes of the others.
+//! `join`: how many of the steps that a step needs must be done, and what happens to the others.
 //!
 //! A step that is needed by such joins alone may fail: they go on without it, or fail themselves once there
 //! cannot be enough any more.

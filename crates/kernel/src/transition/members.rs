@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_an_object_is_refused() {
+    fn a_value_other_than_an_object_is_refused() {
         for broken in [
             "",
             "{",

@@ -1,4 +1,4 @@
-//! An instance goes over to another version of its saga.
+//! An instance migrates to another version of its saga.
 //!
 //! Everything that it has must have a place in the new version, by name or by what `migrate` says; for whatever
 //! has none the migration is refused, with all the reasons at once, and nothing changes. What the new version has
@@ -95,7 +95,7 @@ pub fn migrate(
         updated: run.record.updated,
         ..moved
     };
-    seen::remember_event(&mut run.record, seen::control(&input.id));
+    seen::remember_event(&mut run.record, seen::control(input));
     run.note(Note::Migrated {
         from: from.hash.to_string(),
         to: to.hash.to_string(),
@@ -104,7 +104,7 @@ pub fn migrate(
     drop_fields(&mut run, way)?;
     if run.record.phase == Phase::Running {
         new_timers(&mut run, from, way)?;
-        // What the old state deferred is given again; the new one may defer it anew.
+        // What the old state deferred is given again; the new one may defer it again.
         run.readmit_deferred();
     } else {
         compensation::resume(&mut run)?;

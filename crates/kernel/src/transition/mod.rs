@@ -16,6 +16,7 @@ mod cancellations;
 mod children;
 mod compensation;
 mod deadlines;
+mod delays;
 mod doubts;
 mod early;
 mod emission;
@@ -28,34 +29,57 @@ mod flight;
 mod generations;
 mod groups;
 mod heartbeats;
+mod item_results;
 mod items;
 mod joins;
+mod loop_start;
 mod machine;
 mod mapping;
 mod members;
+mod messages;
 mod migrate;
+mod operations;
+mod parents;
+mod pieces;
 mod place;
 mod program;
 mod questions;
+mod refusals;
+mod rejection;
+mod replace;
 mod requests;
+mod rerun;
 mod results;
 mod run;
 mod schemas;
 mod scope;
 mod seen;
 mod signals;
+mod skipping;
 mod slot;
+mod stuck;
+mod takeover;
 mod timers;
 mod turns;
+mod undo_attempt;
 mod waits;
 
 #[cfg(test)]
 mod tests;
 
-pub use children::refusal;
 pub use generations::{Last, apply_ended, reaches_ended};
+pub use operations::{backing_off, may_be_cancelled};
+pub use parents::refusal;
 pub use questions::{Unfit, check_answer};
-pub use requests::check as check_input;
+pub use rejection::{
+    BUFFER_FULL, EVENT_SCHEMA, EVENT_VERSION, NO_INSTANCE, Rejection, START_RUNNING, TIMER_DISCARDED,
+    WORK_PENDING,
+};
+pub use replace::{Replacement, replace, replaces};
+pub use requests::{check as check_input, repeated};
+pub use rerun::{rerun_obstacle, restart_obstacle};
+pub(crate) use skipping::NOTHING;
+pub use skipping::skip_obstacle;
 
 use arena::Arena;
 pub use migrate::{Obstacle, REFUSED, migrate, obstacles};
@@ -67,30 +91,9 @@ use saga_runner_language::limits::Limits;
 
 use waits::Offered;
 
-use super::input::{CancelMode, Control, DomainEvent, Input, InputBody};
+use super::input::{Control, DomainEvent, Input, InputBody};
 use super::patch::{IgnoreReason, Note, Outcome, Patch};
-use super::record::{Phase, Record};
-
-/// Error class of a step whose next attempt an operator has given up by discarding its timer.
-pub const TIMER_DISCARDED: &str = "timer.discarded";
-
-/// Reason of an event or signal for which the buffer of its instance has no room.
-pub const BUFFER_FULL: &str = "buffer.full";
-
-/// Reason of an event whose handler would begin more effects than may be under way.
-pub const WORK_PENDING: &str = "work.pending";
-
-/// Reason of a start event whose instance runs, where the saga says that it fails.
-pub const START_RUNNING: &str = "start.running";
-
-/// Reason of an event whose version the definition does not take.
-pub const EVENT_VERSION: &str = "event.version";
-
-/// Reason of an event whose data do not fit the definition's schema.
-pub const EVENT_SCHEMA: &str = "event.schema";
-
-/// Reason of an event without an instance, where the saga wants to hear of those.
-pub const NO_INSTANCE: &str = "no_instance";
+use super::record::Record;
 
 /// What a transition may know besides definition, record and input.
 #[derive(Debug, Clone, Copy)]
@@ -113,47 +116,6 @@ pub trait Trace {
     fn tested(&self, place: String, held: bool);
     /// What stands at `place` was chosen to be done.
     fn taken(&self, place: String);
-}
-
-/// Why an input cannot be applied: it goes to the dead letters with [`Rejection::reason`].
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{reason}: {message}")]
-pub struct Rejection {
-    /// Stable reason code, e.g. `expression`, `fuel`, `state.size`, `work.count`, `timer.range`.
-    pub reason: &'static str,
-    /// What failed, with the place in the definition.
-    pub message: String,
-}
-
-/// Reason where record, definition and input do not belong together: nothing that the definition says is to blame.
-const MISMATCH: &str = "definition.mismatch";
-
-impl Rejection {
-    /// Whether the definition or the data is to blame, so that applying less may help.
-    fn is_of_content(&self) -> bool {
-        self.reason != MISMATCH
-    }
-
-    /// Whether an expression failed, or made more than a message may hold.
-    fn is_of_rendering(&self) -> bool {
-        ["expression", "fuel", "payload.syntax", "work.size"].contains(&self.reason)
-    }
-
-    /// Whether later inputs must not be applied before this one is decided on. What has no place in a bounded
-    /// buffer, or beside work under way whose results would wait behind it, stands in nobody's way, nor does an event that is of no use to the instance's version: that would stop every
-    /// instance of the version, with everything else that it waits for.
-    #[must_use]
-    pub fn parks(&self) -> bool {
-        ![
-            BUFFER_FULL,
-            WORK_PENDING,
-            START_RUNNING,
-            NO_INSTANCE,
-            EVENT_VERSION,
-            EVENT_SCHEMA,
-        ]
-        .contains(&self.reason)
-    }
 }
 
 /// Applies `input` to the instance.
@@ -262,11 +224,11 @@ fn without_instance(ground: Ground<'_>) -> Result<Patch, Rejection> {
             }
             Ok(patch)
         }
-        InputBody::Control(Control::Start { input, parent }) => {
+        InputBody::Control(Control::Start { input, parent, .. }) => {
             requests::start(ground, input, parent.as_ref())
         }
-        InputBody::Control(Control::CancelChild { parent, undo, known }) => {
-            Ok(children::not_there(ground, parent, *undo, *known))
+        InputBody::Control(control @ Control::CancelChild { parent, .. }) => {
+            Ok(parents::not_there(ground, parent, parents::TakeBack::of(control)))
         }
         InputBody::Control(_) => Ok(Patch::ignored(IgnoreReason::NoInstance)),
         InputBody::Result(result) => Ok(results::orphan(result)),
@@ -281,18 +243,16 @@ fn with_instance<'a>(ground: Ground<'a>, record: &'a Record) -> Result<Patch, Re
     {
         return Ok(Patch::ignored(reason));
     }
+    if operations::holds(record, ground.input) && !is_stale(record, ground.input) {
+        return Ok(generations::deferred(record));
+    }
     if let Some(patch) = generations::meets(ground, record)? {
         return Ok(patch);
     }
     match &ground.input.body {
         InputBody::Event(event) => {
             let patch = with_event(ground, record, event)?;
-            let waits = generations::waits_behind_a_start(record, event, patch.outcome);
-            Ok(if waits {
-                generations::deferred(record)
-            } else {
-                patch
-            })
+            Ok(generations::behind_a_start(record, event, patch))
         }
         InputBody::Result(result) => match results::waiting(record, result) {
             None => Ok(results::without_step(record, result)),
@@ -308,6 +268,11 @@ fn with_instance<'a>(ground: Ground<'a>, record: &'a Record) -> Result<Patch, Re
         }
         InputBody::Control(control) => with_control(ground, record, control),
     }
+}
+
+/// Whether it is a timer that was replaced or cleared.
+fn is_stale(record: &Record, input: &Input) -> bool {
+    matches!(&input.body, InputBody::Timer { name } if !timers::is_current(record, name, input.time))
 }
 
 fn with_event<'a>(
@@ -333,9 +298,9 @@ fn with_control<'a>(
     control: &'a Control,
 ) -> Result<Patch, Rejection> {
     match control {
-        Control::Start { parent, .. } => return Ok(children::start_again(ground, record, parent.as_ref())),
-        Control::CancelChild { parent, undo, known } => {
-            return children::taken_back(ground, record, parent, *undo, *known);
+        Control::Start { parent, .. } => return Ok(parents::start_again(ground, record, parent.as_ref())),
+        Control::CancelChild { parent, .. } => {
+            return parents::taken_back(ground, record, parent, parents::TakeBack::of(control));
         }
         // It may come as often as it likes, so it takes no place among the inputs that are remembered.
         Control::Heartbeat { work } => return heartbeats::beat(ground, record, work),
@@ -348,17 +313,17 @@ fn with_control<'a>(
         Control::Cancel { .. }
         | Control::Retry
         | Control::DecideStuck(_)
+        | Control::Operate(_)
         | Control::Signal { .. }
         | Control::Callback { .. }
         | Control::Migrate { .. } => {}
     }
-    let seen = seen::control(&ground.input.id);
-    let refusal = || control_refusal(ground.definition, record, control);
-    if let Some(reason) = seen::find_event(record, seen).or_else(refusal) {
+    let refusal = || refusals::refusal(ground.definition, record, control, ground.context.limits);
+    if let Some(reason) = seen::find_control(record, ground.input).or_else(refusal) {
         return Ok(Patch::ignored(reason));
     }
     let mut run = Run::of(ground, record);
-    seen::remember_event(&mut run.record, seen);
+    seen::remember_event(&mut run.record, seen::control(ground.input));
     match control {
         Control::Start { .. }
         | Control::CancelChild { .. }
@@ -368,16 +333,20 @@ fn with_control<'a>(
         | Control::AskAlias { .. }
         | Control::AliasRead { .. }
         | Control::AliasAnswered { .. } => {}
-        Control::Cancel { .. } if flight::drains(record) => flight::hurry(&mut run)?,
-        Control::Cancel { reason, mode } => failure::cancel(&mut run, reason, *mode)?,
+        Control::Cancel { reason, mode } => {
+            run.unpause();
+            if flight::drains(record) {
+                flight::hurry(&mut run)?;
+            } else {
+                failure::cancel(&mut run, reason, *mode)?;
+            }
+        }
         Control::Retry => {
             questions::retry_all(&mut run)?;
-            compensation::retry_all(&mut run)?;
+            stuck::retry_all(&mut run)?;
         }
-        Control::DecideStuck(decision) => {
-            questions::decide(&mut run, decision)?;
-            compensation::decide(&mut run, decision)?;
-        }
+        Control::DecideStuck(decision) => skipping::decide(&mut run, decision)?,
+        Control::Operate(operation) => return operations::operate(run, operation),
         Control::Signal { .. } => match signals::told(&mut run, control)? {
             Offered::Used => {}
             Offered::TooEarly => {
@@ -390,7 +359,7 @@ fn with_control<'a>(
         },
         Control::Migrate { to, .. } => return without_target(record, to),
         Control::Callback { work, outcome } => {
-            let message = waits::Message::callback(&run, work, outcome)?;
+            let message = messages::Message::callback(&run, work, outcome)?;
             run.note(Note::CalledBack { work: work.clone() });
             if waits::offer(&mut run, message)? != Offered::Used {
                 return Ok(Patch::ignored(IgnoreReason::Stale));
@@ -398,40 +367,6 @@ fn with_control<'a>(
         }
     }
     run.conclude(Outcome::Applied)
-}
-
-/// Why a control changes nothing, as far as that can be told without applying it.
-fn control_refusal(definition: &Definition, record: &Record, control: &Control) -> Option<IgnoreReason> {
-    let hears = match control {
-        Control::Cancel { mode, .. } => {
-            record.phase == Phase::Running || (*mode == CancelMode::Compensate && flight::is_open(record))
-        }
-        Control::Signal { name, .. } => {
-            record.phase == Phase::Running || signals::is_heard_late(definition, record, name)
-        }
-        Control::Callback { .. } => record.phase == Phase::Running || flight::is_open(record),
-        Control::Retry => compensation::any_stuck(record) || questions::any(record),
-        Control::DecideStuck(decision) => {
-            compensation::concerns(definition, record, decision)
-                || questions::concerns(definition, record, decision)
-        }
-        Control::Migrate { .. } => !record.phase.is_terminal(),
-        Control::Start { .. }
-        | Control::CancelChild { .. }
-        | Control::Heartbeat { .. }
-        | Control::RegisterAlias { .. }
-        | Control::ReleaseAlias { .. }
-        | Control::AskAlias { .. }
-        | Control::AliasRead { .. }
-        | Control::AliasAnswered { .. } => false,
-    };
-    (!hears).then(|| {
-        if record.phase.is_terminal() {
-            IgnoreReason::Ended
-        } else {
-            IgnoreReason::NoHandler
-        }
-    })
 }
 
 /// A migration whose target is not at hand; with it, `migrate` applies the input.
@@ -456,6 +391,10 @@ fn check_definition(definition: &Definition, record: &Record) -> Result<(), Reje
             .is_none_or(|step| usize::from(step) < steps)
         && record.strays.iter().all(|stray| usize::from(stray.step) < steps)
         && record.doubts.iter().all(|doubt| usize::from(doubt.step) < steps)
+        && record
+            .off_ledger
+            .last()
+            .is_none_or(|step| usize::from(*step) < steps)
         && program::fits(definition.program.as_ref(), record)
         && record.machine.is_none() == definition.machine.is_none()
         && record.machine.is_some() == machine::present(definition, record).is_some();

@@ -16,7 +16,7 @@ use super::attempts::Ending;
 use super::emission::Repetition;
 use super::results::Told;
 use super::run::Run;
-use super::{Rejection, failure, waits};
+use super::{Rejection, failure, messages};
 use crate::input::{CancelMode, WorkOutcome};
 use crate::patch::Note;
 use crate::record::{PROGRAM_TRIES_MAX, Pending, Phase, ProgramState, ProgramTries, Record, Tries};
@@ -54,7 +54,7 @@ pub(super) fn request(run: &mut Run<'_>, input: &[u8]) -> Result<(), Rejection> 
     decide(run, "start", vec![(Cow::Borrowed("input"), input)])
 }
 
-pub(super) fn signal<'a>(run: &mut Run<'a>, message: waits::Message<'a>) -> Result<(), Rejection> {
+pub(super) fn signal<'a>(run: &mut Run<'a>, message: messages::Message<'a>) -> Result<(), Rejection> {
     let signal = message.value().clone();
     decide(run, "signal", vec![(Cow::Borrowed("signal"), signal)])
 }
@@ -133,7 +133,7 @@ pub(super) fn ended(run: &mut Run<'_>, at: usize, told: Told<'_, '_>) -> Result<
     decide(run, "error", members)
 }
 
-/// Remembers what became of the work of a name, as a step does of its attempts: asked for again, it has the same key
+/// Remembers the outcome of the work of a name, as a step does of its attempts: asked for again, it has the same key
 /// unless it was refused. A name for which there is no room keeps its key.
 fn remember(program: &mut ProgramState, name: &str, outcome: &WorkOutcome) {
     let known = program.tries.iter().position(|tries| tries.name == name);
@@ -220,7 +220,8 @@ fn decide(run: &mut Run<'_>, kind: &'static str, mut input: Members<'_>) -> Resu
             },
             ..refused(failure.to_string())
         })?;
-    let answer = answer::read(&answer, run.ground.context.limits.json_depth).map_err(refused)?;
+    let depth_max = run.ground.context.limits.json_depth;
+    let answer = answer::read(&answer, depth_max).map_err(|error| refused(error.to_string()))?;
     if answer.state != run.data {
         run.replace_data(answer.state);
     }

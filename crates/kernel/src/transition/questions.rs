@@ -1,4 +1,4 @@
-//! Steps that are stuck: nobody knows whether their action has happened, and their effect says that an operator is
+//! Steps that are stuck: the outcome of their action is unknown, and their effect says that an operator is
 //! asked then (`on_ambiguous: ask`).
 //!
 //! ```text
@@ -36,7 +36,7 @@ pub(super) const STEP_ASKED_FACT: &str = "saga.step_asked";
 /// Longest reason that is kept with a question, in bytes.
 const MESSAGE_BYTES_MAX: usize = 1_024;
 
-/// Whether an operator is asked where nobody knows the outcome of the action.
+/// Whether an operator is asked about an unknown outcome of the action.
 pub(super) fn asks(definition: &Definition, action: &Action) -> bool {
     let Action::Effect { effect, .. } = action else {
         return false;
@@ -47,7 +47,7 @@ pub(super) fn asks(definition: &Definition, action: &Action) -> bool {
         .is_some_and(|contract| contract.asks)
 }
 
-/// Nobody knows what became of `command`: the step is stuck until an operator says so.
+/// The outcome of `command` is unknown: the step is stuck until an operator states it.
 pub(super) fn ask(
     run: &mut Run<'_>,
     slot: Slot,
@@ -103,7 +103,7 @@ pub(super) fn short(message: &str) -> String {
 }
 
 impl Question {
-    /// Whether the result is that of its command, and says more than that nobody knows.
+    /// Whether the result is that of its command, and says more than that the outcome is unknown.
     pub(super) fn is_answered_by(&self, result: &WorkResult) -> bool {
         self.command == result.command_id && !matches!(result.outcome, WorkOutcome::TimedOut { .. })
     }
@@ -127,7 +127,7 @@ pub(super) fn answer_by_result<'a>(
     // It says nothing about attempts before.
     state.tries.unknown = state.question.take().is_some_and(|question| question.doubted);
     state.tries.end(Ending::of(told.outcome));
-    attempts::defeated(run, slot, Defeat { class, message }, true)?;
+    attempts::defeated(run, slot, Defeat { class, message }, Ending::of(told.outcome))?;
     run.focus(before);
     Ok(())
 }
@@ -251,7 +251,7 @@ fn not_done(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> {
         class: TIMEOUT_CLASS,
         message: &message,
     };
-    attempts::defeated(run, slot, defeat, true)?;
+    attempts::defeated(run, slot, defeat, Ending::NotDone)?;
     run.focus(before);
     Ok(())
 }
@@ -297,8 +297,10 @@ pub fn check_answer(
 /// Why an answer cannot be applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unfit {
-    /// Nothing that it names is stuck.
+    /// Nothing that it names is stuck, or in progress where it is to be skipped.
     NotStuck,
+    /// It may not be done as things are, as this sentence says.
+    Refused(String),
     /// The result is not what the effect gives.
     Result(String),
 }

@@ -5,9 +5,11 @@ use saga_runner_language::json::Json;
 use saga_runner_language::limits::Limits;
 
 use super::run::{Ground, Opening, Run};
-use super::{Rejection, children, events, program, seen};
+use super::{Rejection, events, parents, program, seen};
 use crate::children::ParentRef;
-use crate::patch::{Outcome, Patch};
+use crate::input::{Control, Input, InputBody};
+use crate::patch::{IgnoreReason, Outcome, Patch};
+use crate::record::Record;
 
 /// Reason of a request whose input the saga does not take.
 const REFUSED: &str = "input.schema";
@@ -19,9 +21,9 @@ pub(super) fn start(
     parent: Option<&ParentRef>,
 ) -> Result<Patch, Rejection> {
     let checked = check(ground.definition, input, ground.context.limits);
-    let too_deep = parent.and_then(|parent| children::too_deep(parent, ground.context));
+    let too_deep = parent.and_then(|parent| parents::too_deep(parent, ground.context));
     match (checked.err().or(too_deep), parent) {
-        (Some(message), Some(parent)) => return Ok(children::refuse(ground, parent, &message)),
+        (Some(message), Some(parent)) => return Ok(parents::refuse(ground, parent, &message)),
         (Some(message), None) => {
             return Err(Rejection {
                 reason: REFUSED,
@@ -38,13 +40,29 @@ pub(super) fn start(
         correlation_id: None,
     };
     let mut run = Run::open(ground, origin);
-    run.record.parent = parent.map(|parent| Box::new(children::parent(parent)));
+    run.record.parent = parent.map(|parent| Box::new(parents::parent(parent)));
     events::begin(&mut run, events::Entrance::Plain)?;
     if ground.definition.program.is_some() {
         program::request(&mut run, input)?;
     }
-    seen::remember_event(&mut run.record, seen::control(&ground.input.id));
+    seen::remember_event(&mut run.record, seen::control(ground.input));
     run.conclude(Outcome::Applied)
+}
+
+/// Whether the instance has applied this request before (`Duplicate`), or another one under its id (`Mismatch`).
+#[must_use]
+pub fn repeated(record: &Record, input: &Input) -> Option<IgnoreReason> {
+    let known = seen::find_control(record, input);
+    known.or_else(|| {
+        let InputBody::Control(Control::Start { input: given, .. }) = &input.body else {
+            return None;
+        };
+        let had = record.input.as_ref().map(|input| input.as_slice());
+        (record.start_event == input.id).then(|| match had {
+            Some(had) if had != given.as_ref() => IgnoreReason::Mismatch,
+            Some(_) | None => IgnoreReason::Duplicate,
+        })
+    })
 }
 
 /// Whether an instance of the saga may be started with `input`.

@@ -10,7 +10,7 @@ use super::arena::Arena;
 use super::results::Mode;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Context, Rejection, Trace};
+use super::{Context, Rejection, Trace, doubts};
 use crate::input::{Control, DomainEvent, Input, InputBody};
 use crate::patch::{Note, Outcome, Patch};
 use crate::record::{Phase, Record, StepState, Summary};
@@ -141,6 +141,9 @@ impl<'a> Run<'a> {
             // What an earlier generation has taken does not come twice.
             seen_events: last.map(|last| last.seen_events.clone()).unwrap_or_default(),
             sources: last.map(|last| last.sources.clone()).unwrap_or_default(),
+            doubts: last
+                .map(|last| doubts::of_before(definition, last))
+                .unwrap_or_default(),
             program: super::program::first(definition.program.as_ref()),
             ..Record::opened(context.generation, definition.hash, origin.id, input.time)
         };

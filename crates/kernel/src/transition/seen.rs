@@ -1,23 +1,42 @@
 //! What an instance remembers of inputs that it applied: a repetition is recognised by its id, and told from
 //! another input under the same id by its content.
 
-use crate::input::{DomainEvent, WorkOutcome, WorkResult};
+use crate::input::{Control, DomainEvent, Input, InputBody, WorkOutcome, WorkResult};
 use crate::patch::{IgnoreReason, Note, Patch};
 use crate::record::{Record, SEEN_EVENTS_MAX, SEEN_RESULTS_MAX, SOURCES_MAX, Seen, Source};
 
 /// An event, by its id.
-pub(super) fn event(event: &DomainEvent) -> Seen {
+fn event_id(event: &DomainEvent) -> u64 {
+    hash(&[b"event", event.event_id.as_str().as_bytes()])
+}
+
+fn event_content(event: &DomainEvent) -> u32 {
+    content(&[event.event_type.as_bytes(), &event.payload])
+}
+
+/// A control, by its request id.
+pub(super) fn control(input: &Input) -> Seen {
     Seen {
-        id: hash(&[b"event", event.event_id.as_str().as_bytes()]),
-        content: content(&[event.event_type.as_bytes(), &event.payload]),
+        id: control_id(input),
+        content: control_content(input),
     }
 }
 
-/// A control, by its request id. Its content is not compared: whoever asks twice means the first request.
-pub(super) fn control(request: &str) -> Seen {
-    Seen {
-        id: hash(&[b"control", request.as_bytes()]),
-        content: 0,
+fn control_id(input: &Input) -> u64 {
+    hash(&[b"control", input.id.as_bytes()])
+}
+
+/// Of callbacks the first counts, whatever the others say.
+fn control_content(input: &Input) -> u32 {
+    match &input.body {
+        InputBody::Control(Control::Callback { .. })
+        | InputBody::Event(_)
+        | InputBody::Result(_)
+        | InputBody::Timer { .. } => 0,
+        InputBody::Control(control) => {
+            let bytes = postcard::to_stdvec(control).expect("a control is plain data");
+            content(&[&bytes])
+        }
     }
 }
 
@@ -42,12 +61,23 @@ pub(super) fn result(result: &WorkResult) -> Option<Seen> {
     })
 }
 
-/// Whether an event or control was applied before.
-pub(super) fn find_event(record: &Record, input: Seen) -> Option<IgnoreReason> {
-    find(&record.seen_events, input)
+/// Whether a control was applied before, or another one under its id.
+pub(super) fn find_control(record: &Record, input: &Input) -> Option<IgnoreReason> {
+    let found = find(&record.seen_events, control_id(input), || control_content(input))?;
+    // It is no dead letter: whoever asks is told.
+    Some(if found == IgnoreReason::Conflict {
+        IgnoreReason::Mismatch
+    } else {
+        found
+    })
 }
 
-/// What becomes of an event whose id is not among those that are remembered, where some have been forgotten: its sequence may
+/// Whether an event was applied before.
+pub(super) fn find_event(record: &Record, event: &DomainEvent) -> Option<IgnoreReason> {
+    find(&record.seen_events, event_id(event), || event_content(event))
+}
+
+/// What happens to an event whose id is not among those that are remembered, where some have been forgotten: its sequence may
 /// say that it was applied. One that was found by an alias, or that waited (`again`), may rightly come behind others.
 pub(super) fn find_sequence(record: &Record, event: &DomainEvent, again: bool) -> Option<Patch> {
     if event.via.is_some() || record.seen_events.len() < SEEN_EVENTS_MAX {
@@ -85,7 +115,7 @@ enum Standing {
     /// Below the highest, and not applied.
     Missing,
     Applied,
-    /// So far below that nobody knows.
+    /// So far below that it is not known.
     Below,
 }
 
@@ -119,12 +149,16 @@ impl Source {
 
 /// Whether a result for the same command was applied before.
 pub(super) fn find_result(record: &Record, input: Seen) -> Option<IgnoreReason> {
-    find(&record.seen_results, input)
+    find(&record.seen_results, input.id, || input.content)
 }
 
 /// Remembers an event that was applied, by its id and by its sequence.
 pub(super) fn remember(record: &mut Record, applied: &DomainEvent) {
-    remember_event(record, event(applied));
+    let seen = Seen {
+        id: event_id(applied),
+        content: event_content(applied),
+    };
+    remember_event(record, seen);
     if applied.sequence == 0 || applied.via.is_some() {
         return;
     }
@@ -167,9 +201,10 @@ pub(super) fn remember_result(record: &mut Record, input: Seen) {
     keep(&mut record.seen_results, input, SEEN_RESULTS_MAX);
 }
 
-fn find(seen: &[Seen], input: Seen) -> Option<IgnoreReason> {
-    let before = seen.iter().find(|before| before.id == input.id)?;
-    Some(if before.content == input.content {
+/// Most inputs are new, and content may be long: it is hashed only for an id that is known.
+fn find(seen: &[Seen], id: u64, content: impl FnOnce() -> u32) -> Option<IgnoreReason> {
+    let before = seen.iter().find(|before| before.id == id)?;
+    Some(if before.content == content() {
         IgnoreReason::Duplicate
     } else {
         IgnoreReason::Conflict

@@ -6,7 +6,7 @@ use saga_runner_language::definition::model::SIGNAL_PREFIX;
 
 use super::run::{Ground, Run};
 use super::waits::Offered;
-use super::{Rejection, events, flight, generations, program, seen, waits};
+use super::{Rejection, events, flight, generations, messages, program, seen, waits};
 use crate::input::Control;
 use crate::patch::{IgnoreReason, Note, Outcome, Patch};
 use crate::record::{Phase, Record};
@@ -54,7 +54,7 @@ pub(super) fn told<'a>(run: &mut Run<'a>, control: &'a Control) -> Result<Offere
 
 /// Gives a signal to whoever listens.
 pub(super) fn take<'a>(run: &mut Run<'a>, signal: Signal<'a>) -> Result<Offered, Rejection> {
-    let message = waits::Message::signal(run, signal.name, signal.data, signal.by)?;
+    let message = messages::Message::signal(run, signal.name, signal.data, signal.by)?;
     let chain = events::check_chain(run, signal.hops, || format!("signal {}", signal.name));
     run.note(Note::Signalled {
         signal: signal.name.to_owned(),
@@ -91,8 +91,7 @@ pub(super) fn after_end<'a>(
     record: &'a Record,
     signal: Signal<'a>,
 ) -> Result<Patch, Rejection> {
-    let id = seen::control(&ground.input.id);
-    if let Some(reason) = seen::find_event(record, id) {
+    if let Some(reason) = seen::find_control(record, ground.input) {
         return Ok(Patch::ignored(reason));
     }
     if !generations::listens_after_end(ground.definition, &key(signal.name)) {
@@ -102,6 +101,6 @@ pub(super) fn after_end<'a>(
     if take(&mut run, signal)? != Offered::Used {
         return Ok(Patch::ignored(IgnoreReason::Ended));
     }
-    seen::remember_event(&mut run.record, id);
+    seen::remember_event(&mut run.record, seen::control(ground.input));
     run.finish(Outcome::Applied)
 }

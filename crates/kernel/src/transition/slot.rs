@@ -1,5 +1,6 @@
 //! Where a step runs: the part of the record that one run of a step changes.
 
+use saga_runner_language::definition::Definition;
 use saga_runner_language::definition::model::{Foreach, Group, Step};
 
 use super::Rejection;
@@ -60,7 +61,12 @@ impl Slot {
 
     /// Name of the timer `kind` of this slot, e.g. `retry:charge`.
     pub(super) fn timer(self, run: &Run<'_>, kind: &str) -> String {
-        let name = &self.step(run).name;
+        self.timer_in(run.ground.definition, kind)
+    }
+
+    /// The same without a transition.
+    pub(super) fn timer_in(self, definition: &Definition, kind: &str) -> String {
+        let name = &definition.steps[usize::from(self.step)].name;
         match self.item {
             None => format!("{kind}:{name}"),
             Some(item) => format!("{kind}:{name}#{item}"),
@@ -94,11 +100,19 @@ impl Run<'_> {
         if slot.item.is_none() {
             return &self.record.steps[usize::from(slot.step)];
         }
-        let (items, at) = self.item(slot).expect(RUNS);
-        &items.running[at].steps[usize::from(slot.step - items.first)]
+        self.find_slot(slot).expect(RUNS)
     }
 
-    /// A state to change; what expressions see of the steps is built anew.
+    /// The state of a slot, if the record has one.
+    pub(super) fn find_slot(&self, slot: Slot) -> Option<&StepState> {
+        if slot.item.is_none() {
+            return self.record.steps.get(usize::from(slot.step));
+        }
+        let (items, at) = self.item(slot)?;
+        items.running[at].steps.get(usize::from(slot.step - items.first))
+    }
+
+    /// A state to change; what expressions see of the steps is built again.
     pub(super) fn slot_mut(&mut self, slot: Slot) -> &mut StepState {
         self.parsed.steps = None;
         if slot.item.is_none() {
@@ -111,10 +125,7 @@ impl Run<'_> {
 
     /// Whether the record has a state for the slot: that of an item is there while the item runs.
     pub(super) fn has_slot(&self, slot: Slot) -> bool {
-        match slot.item {
-            None => usize::from(slot.step) < self.record.steps.len(),
-            Some(_) => self.item(slot).is_some(),
-        }
+        self.find_slot(slot).is_some()
     }
 
     /// The item of a slot, by its loop and its position among those that run.

@@ -3,7 +3,7 @@
 //! ```text
 //! running ──all members over──▶ tested ──ends──▶ done
 //!    ▲                            │ goes on, after the delay
-//!    └──────────members anew──────┘        tested, no turn left ──▶ failed: `exhausted`
+//!    └──────────members again──────┘        tested, no turn left ──▶ failed: `exhausted`
 //! ```
 
 use saga_runner_language::definition::model::{Pause, Repeat, RepeatCondition};

@@ -6,10 +6,7 @@
 use std::borrow::Cow;
 
 use saga_runner_language::definition::Definition;
-use saga_runner_language::definition::model::{
-    Awaited, Awaiting, BODY_OF_REPEAT, Delay, Early, Group, Step, Wait,
-};
-use saga_runner_language::duration::Millis;
+use saga_runner_language::definition::model::{Awaited, Awaiting, BODY_OF_REPEAT, Early, Group, Step, Wait};
 use saga_runner_language::expr::write_sorted;
 use saga_runner_language::json::Json;
 use serde_bytes::ByteBuf;
@@ -17,12 +14,12 @@ use serde_bytes::ByteBuf;
 use super::attempts::NO_RESULT;
 use super::ends::{self, Defeat};
 use super::heartbeats::HEARTBEAT;
+use super::messages::{self, Message};
 use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
 use super::{BUFFER_FULL, Rejection, TIMEOUT_CLASS, attempts, entries, flight, heartbeats, questions};
-use crate::input::CallbackOutcome;
 use crate::patch::Note;
 use crate::record::{Buffered, MessageKind, Phase, Record, StepState, StepStatus};
 
@@ -69,7 +66,7 @@ pub(super) fn delay_over(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection>
 pub(super) fn wait(run: &mut Run<'_>, slot: Slot, wait: &Wait) -> Result<(), Rejection> {
     if let Some((at, which)) = buffered(run, slot)? {
         let found = run.record.buffer.remove(at);
-        let message = buffered_message(run, &found)?;
+        let message = messages::buffered(run, &found)?;
         return over(run, slot, message, which);
     }
     let step = slot.step(run);
@@ -117,7 +114,7 @@ pub(super) fn buffered(run: &mut Run<'_>, slot: Slot) -> Result<Option<(usize, u
         if named.is_empty() {
             continue;
         }
-        let locals = buffered_message(run, entry)?.locals();
+        let locals = messages::buffered(run, entry)?.locals();
         if let Some(which) = fitting(run, step, wait, &named, locals)? {
             return Ok(Some((at, which)));
         }
@@ -131,7 +128,7 @@ pub(super) fn awaits_event(definition: &Definition, event_type: &str) -> bool {
     steps.any(|step| step.expected_events().any(|expected| expected == event_type))
 }
 
-/// What became of an event or a signal.
+/// The outcome of an event or a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Offered {
     /// A step has taken it, or it is kept for one.
@@ -404,171 +401,4 @@ fn over<'a>(run: &mut Run<'a>, slot: Slot, message: Message<'a>, which: usize) -
         locals.wait = Some(run.ground.values.keep(Json::Map(members)));
     }
     ends::complete(run, slot, payload, locals)
-}
-
-/// An event or a signal as steps may wait for it.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Message<'a> {
-    kind: MessageKind,
-    name: &'a str,
-    /// What expressions see of it.
-    value: &'a Json<'a>,
-}
-
-impl<'a> Message<'a> {
-    /// The event that is the input.
-    pub(super) fn event(run: &mut Run<'a>, event_type: &'a str) -> Result<Self, Rejection> {
-        Ok(Self {
-            kind: MessageKind::Event,
-            name: event_type,
-            value: run.event_root()?,
-        })
-    }
-
-    /// A signal. What it says is read beside its name, its sender and its time.
-    pub(super) fn signal(
-        run: &Run<'a>,
-        name: &'a str,
-        data: &'a [u8],
-        by: &'a str,
-    ) -> Result<Self, Rejection> {
-        let data = run.parse(data, &format!("signal {name}"))?;
-        let said = [("name", name), ("by", by)];
-        Ok(Self {
-            kind: MessageKind::Signal,
-            name,
-            value: said_beside(run, data, said),
-        })
-    }
-
-    /// A callback; `work` is the idempotency key of the work whose token it has.
-    pub(super) fn callback(
-        run: &Run<'a>,
-        work: &'a str,
-        outcome: &'a CallbackOutcome,
-    ) -> Result<Self, Rejection> {
-        let (kind, value) = match outcome {
-            CallbackOutcome::Done { data } => {
-                let data = run.parse(data, "the callback")?;
-                (MessageKind::Callback, said_beside(run, data, []))
-            }
-            CallbackOutcome::Failed { class, message } => {
-                let text = |text: &'a str| Json::Str(Cow::Borrowed(text));
-                let members = vec![
-                    (Cow::Borrowed("class"), text(class)),
-                    (Cow::Borrowed("message"), text(message)),
-                ];
-                let value = run.ground.values.keep(Json::Map(members));
-                (MessageKind::CallbackFailed, value)
-            }
-        };
-        Ok(Self {
-            kind,
-            name: work,
-            value,
-        })
-    }
-
-    /// What expressions see of it.
-    pub(super) const fn value(self) -> &'a Json<'a> {
-        self.value
-    }
-
-    const fn is_callback(self) -> bool {
-        matches!(self.kind, MessageKind::Callback | MessageKind::CallbackFailed)
-    }
-
-    fn locals(self) -> Locals<'a> {
-        let (event, signal) = match self.kind {
-            MessageKind::Event => (Some(self.value), None),
-            MessageKind::Signal | MessageKind::Callback => (None, Some(self.value)),
-            MessageKind::CallbackFailed => (None, None),
-        };
-        Locals {
-            event,
-            signal,
-            ..Locals::default()
-        }
-    }
-}
-
-/// `data` with what is known besides, which no sender may say.
-fn said_beside<'a, const N: usize>(
-    run: &Run<'a>,
-    data: &'a Json<'a>,
-    said: [(&'static str, &'a str); N],
-) -> &'a Json<'a> {
-    let mut members = match data {
-        Json::Map(members) => members.clone(),
-        _ => Vec::new(),
-    };
-    members.retain(|(member, _)| member != "time" && said.iter().all(|(name, _)| member != name));
-    for (name, text) in said {
-        members.push((Cow::Borrowed(name), Json::Str(Cow::Borrowed(text))));
-    }
-    let time = run.record.updated.to_string();
-    members.push((Cow::Borrowed("time"), Json::Str(Cow::Owned(time))));
-    run.ground.values.keep(Json::Map(members))
-}
-
-/// A message from the buffer. Its name is not looked at again.
-fn buffered_message<'a>(run: &Run<'a>, entry: &Buffered) -> Result<Message<'a>, Rejection> {
-    Ok(Message {
-        kind: entry.kind,
-        name: "",
-        value: run.parse_owned(entry.value.to_vec(), &entry.name)?,
-    })
-}
-
-impl<'a> Run<'a> {
-    /// How long something takes that cannot be an instant, in milliseconds.
-    pub(super) fn span_ms(
-        &mut self,
-        span: &Delay,
-        locals: Locals<'a>,
-        place: impl Fn() -> String,
-    ) -> Result<i64, Rejection> {
-        let template = match span {
-            Delay::Fixed(ms) => return Ok(*ms),
-            Delay::Rendered(template) => template,
-        };
-        let text = self.render_text(template, locals, &place)?;
-        match Millis::parse(&text) {
-            Ok(span) => Ok(span.as_i64()),
-            Err(message) => Err(Rejection {
-                reason: "timer.value",
-                message: format!("{}: {message}", place()),
-            }),
-        }
-    }
-
-    /// How long a delay is from now, in milliseconds: never negative.
-    pub(super) fn delay_ms(
-        &mut self,
-        delay: &Delay,
-        locals: Locals<'a>,
-        place: impl Fn() -> String,
-    ) -> Result<i64, Rejection> {
-        let template = match delay {
-            Delay::Fixed(ms) => return Ok(*ms),
-            Delay::Rendered(template) => template,
-        };
-        let text = self.render_text(template, locals, &place)?;
-        if let Ok(span) = Millis::parse(&text) {
-            return Ok(span.as_i64());
-        }
-        match text.parse::<jiff::Timestamp>() {
-            Ok(instant) => Ok(instant
-                .as_millisecond()
-                .saturating_sub(self.record.updated.0)
-                .max(0)),
-            Err(_) => Err(Rejection {
-                reason: "timer.value",
-                message: format!(
-                    "{}: {text:?} is neither a duration such as 30s or 1h 30m nor an instant such as 2026-01-31T15:00:00Z",
-                    place()
-                ),
-            }),
-        }
-    }
 }

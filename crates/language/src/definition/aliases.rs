@@ -78,7 +78,7 @@ impl<'r> Reading<'r, '_> {
             }
             let rule = self.by_rule(by);
             self.types = known;
-            // That there is one is known, whatever is wrong with it.
+            // That there is one is known, even if it is wrong.
             let rule = rule.unwrap_or_else(|| ByRule {
                 alias: String::new(),
                 value: Expr::unknown(),

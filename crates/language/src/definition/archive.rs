@@ -11,11 +11,12 @@ use std::sync::Arc;
 use data_encoding::BASE64;
 
 use super::binary_files::BinaryFiles;
+use super::contract::BrokenContract;
 use super::model::{EffectContract, ProgramDefinition};
 use super::schema_files::SchemaFiles;
 use crate::expr::write_sorted;
-use crate::ids::EffectName;
-use crate::json::Json;
+use crate::ids::{EffectName, IdError};
+use crate::json::{Json, JsonError};
 
 /// How an archive begins that is more than a file. No saga begins like this: `archive` is none of its keys.
 const MARK: &str = "{\"archive\":1,";
@@ -68,20 +69,38 @@ pub fn text(
     Arc::from(String::from_utf8_lossy(&out))
 }
 
+/// Why an archive cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum BrokenArchive {
+    #[error(transparent)]
+    Json(#[from] JsonError),
+    #[error("the archive has no source")]
+    NoSource,
+    #[error("the program {path}: {error}")]
+    Program {
+        path: String,
+        error: data_encoding::DecodeError,
+    },
+    #[error(transparent)]
+    EffectName(#[from] IdError),
+    #[error(transparent)]
+    Contract(#[from] BrokenContract),
+}
+
 /// Takes an archive apart; what is not one in the longer form is the file itself.
 ///
 /// # Errors
-/// A sentence, where the longer form is damaged.
-pub fn opened(text: &str) -> Result<Archive, String> {
+/// [`BrokenArchive`] where the longer form is damaged.
+pub fn opened(text: &str) -> Result<Archive, BrokenArchive> {
     if !text.starts_with(MARK) {
         return Ok(Archive {
             source: text.to_owned(),
             ..Archive::default()
         });
     }
-    let json = Json::parse(text.as_bytes(), DEPTH_MAX).map_err(|error| error.to_string())?;
+    let json = Json::parse(text.as_bytes(), DEPTH_MAX)?;
     let Some(Json::Str(source)) = json.get("source") else {
-        return Err("the archive has no source".to_owned());
+        return Err(BrokenArchive::NoSource);
     };
     let mut archive = Archive {
         source: source.clone().into_owned(),
@@ -99,7 +118,10 @@ pub fn opened(text: &str) -> Result<Archive, String> {
         for (path, module) in programs {
             let Json::Str(module) = module else { continue };
             let module = BASE64.decode(module.as_bytes());
-            let module = module.map_err(|error| format!("the program {path}: {error}"))?;
+            let module = module.map_err(|error| BrokenArchive::Program {
+                path: path.clone().into_owned(),
+                error,
+            })?;
             archive
                 .programs
                 .0
@@ -108,7 +130,7 @@ pub fn opened(text: &str) -> Result<Archive, String> {
     }
     if let Some(Json::Map(effects)) = json.get("effects") {
         for (name, contract) in effects {
-            let name = EffectName::parse(name).map_err(|error| error.to_string())?;
+            let name = EffectName::parse(name)?;
             archive.effects.insert(name, EffectContract::read(contract)?);
         }
     }

@@ -13,12 +13,12 @@ pub struct Wait {
     pub early: Early,
     /// When it passes, the step fails with the class `timeout`.
     pub timeout: Option<Delay>,
-    /// Longest silence of whoever has the token, in milliseconds; then the step fails with
+    /// Longest silence of the holder of the token, in milliseconds; then the step fails with
     /// [`HEARTBEAT_CLASS`](super::model::HEARTBEAT_CLASS).
     pub heartbeat_ms: Option<i64>,
 }
 
-/// What becomes of an event or a signal that comes before its step waits. Callbacks are kept in any case.
+/// What happens to an event or a signal that comes before its step waits. Callbacks are kept in any case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Early {
     /// The first step that comes takes it.
@@ -44,6 +44,6 @@ pub enum Awaited {
     Event(String),
     /// The name of a signal.
     Signal(String),
-    /// Whoever has the token of the attempt.
+    /// The holder of the token of the attempt.
     Callback,
 }

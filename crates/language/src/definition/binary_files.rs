@@ -1,6 +1,6 @@
 //! Files that are no text and that definitions name by path: modules of programs, descriptors of gRPC services.
 //!
-//! Paths are relative to the definition's folder. No file is read here; whoever loads definitions hands the
+//! Paths are relative to the definition's folder. No file is read here; the caller that loads definitions hands the
 //! bytes in.
 
 use std::collections::BTreeMap;

@@ -6,7 +6,7 @@ use super::fields;
 use super::yaml::Entry;
 use crate::expr::Expr;
 
-/// What becomes of a condition that is always the same.
+/// What happens to a condition that is always the same.
 #[derive(Debug, Clone, Copy)]
 pub struct Certainty {
     /// What never happens where it never holds: an error.

@@ -18,7 +18,7 @@ use crate::ids::SagaName;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Child<'s> {
     None,
-    /// What is written of it makes no sense.
+    /// Its text is invalid.
     Unreadable,
     Named(&'s SagaName),
 }

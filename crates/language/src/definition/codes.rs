@@ -84,7 +84,7 @@ pub const DATABASE: &str = "SR0144";
 pub const SQL_TEXT: &str = "SR0145";
 /// Placeholders without values, or values without placeholders.
 pub const SQL_BIND: &str = "SR0146";
-/// A subject or a key that a value could lead astray.
+/// A subject or a key that a value could redirect.
 pub const SUBJECT: &str = "SR0147";
 /// Descriptors of a gRPC service that cannot be used.
 pub const DESCRIPTORS: &str = "SR0190";
@@ -124,7 +124,7 @@ pub const UNTOLD: &str = "SR0152";
 pub const CIRCLE: &str = "SR0153";
 /// A fact that does not carry what is said where it is heard.
 pub const UNHEARD: &str = "SR0154";
-/// A cron expression that makes no sense, or that no day fits.
+/// A cron expression that is invalid, or that no day fits.
 pub const CRON: &str = "SR0180";
 /// A time zone that the runner does not know.
 pub const ZONE: &str = "SR0181";

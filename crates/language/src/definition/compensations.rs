@@ -44,12 +44,20 @@ pub fn is_none(entry: &Entry<'_>) -> bool {
     matches!(&entry.value.value, Value::Scalar(scalar) if matches!(scalar.plain(), Plain::Text(NONE)))
 }
 
+/// What follows each outcome of a step or of its compensation that is not a plain success.
+struct Answers {
+    on_unknown: OnUnknown,
+    on_late: OnLate,
+    on_exhausted: OnExhausted,
+    undoes_failed: bool,
+}
+
 impl Reading<'_, '_> {
     pub fn compensation(&mut self, entry: &Entry<'_>, child: Child<'_>) -> Compensation {
         let span = &entry.key_span;
         match Fields::read(&entry.value, span, &grammar::steps::COMPENSATION, self.findings) {
             Some(fields) => self.undo(&fields, child),
-            // That there is one is known, whatever is wrong with it.
+            // That there is one is known, even if it is wrong.
             None => Compensation {
                 when: None,
                 action: Action::Nothing,
@@ -64,33 +72,12 @@ impl Reading<'_, '_> {
     }
 
     fn undo(&mut self, fields: &Fields<'_, '_>, child: Child<'_>) -> Compensation {
-        let on_unknown = fields.get("on_unknown").and_then(|answer| {
-            let words = [
-                ("compensate", OnUnknown::Compensate),
-                ("ask", OnUnknown::Ask),
-                ("ignore", OnUnknown::Ignore),
-            ];
-            one_of(answer, &words, self.findings)
-        });
-        // What can be undone is undone, unless the file says that it is better left alone.
-        let on_unknown = on_unknown.unwrap_or_default();
-        let on_late = fields.get("on_late").and_then(|answer| {
-            let words = [
-                ("compensate", OnLate::Compensate),
-                ("accept", OnLate::Accept),
-                ("ignore", OnLate::Ignore),
-            ];
-            one_of(answer, &words, self.findings)
-        });
-        let on_exhausted = fields.get("on_exhausted").and_then(|answer| {
-            let words = [("stop", OnExhausted::Stop), ("continue", OnExhausted::Continue)];
-            one_of(answer, &words, self.findings)
-        });
-        let on_failed = fields.get("on_failed").and_then(|answer| {
-            let words = [("ignore", false), ("compensate", true)];
-            one_of(answer, &words, self.findings)
-        });
-        let undoes_failed = on_failed.unwrap_or(false);
+        let Answers {
+            on_unknown,
+            on_late,
+            on_exhausted,
+            undoes_failed,
+        } = self.answers(fields);
         let may_lack_result = on_unknown == OnUnknown::Compensate || undoes_failed;
         if let Some(types) = &mut self.types {
             if may_lack_result {
@@ -142,14 +129,49 @@ impl Reading<'_, '_> {
             action: action.unwrap_or(Action::Nothing),
             on_unknown,
             undoes_failed,
-            on_late: on_late.unwrap_or(OnLate::Compensate),
-            on_exhausted: on_exhausted.unwrap_or(OnExhausted::Stop),
+            on_late,
+            on_exhausted,
             retry: if retry.is_empty() {
                 vec![UndoRetry::of_all(COMPENSATION_RETRY)]
             } else {
                 retry
             },
             timeout_ms,
+        }
+    }
+
+    /// Reads what follows each outcome that is not a plain success.
+    fn answers(&mut self, fields: &Fields<'_, '_>) -> Answers {
+        let on_unknown = fields.get("on_unknown").and_then(|answer| {
+            let words = [
+                ("compensate", OnUnknown::Compensate),
+                ("ask", OnUnknown::Ask),
+                ("ignore", OnUnknown::Ignore),
+            ];
+            one_of(answer, &words, self.findings)
+        });
+        let on_late = fields.get("on_late").and_then(|answer| {
+            let words = [
+                ("compensate", OnLate::Compensate),
+                ("accept", OnLate::Accept),
+                ("ignore", OnLate::Ignore),
+            ];
+            one_of(answer, &words, self.findings)
+        });
+        let on_exhausted = fields.get("on_exhausted").and_then(|answer| {
+            let words = [("stop", OnExhausted::Stop), ("continue", OnExhausted::Continue)];
+            one_of(answer, &words, self.findings)
+        });
+        let on_failed = fields.get("on_failed").and_then(|answer| {
+            let words = [("ignore", false), ("compensate", true)];
+            one_of(answer, &words, self.findings)
+        });
+        Answers {
+            // What can be undone is undone, unless the file says that it is better left alone.
+            on_unknown: on_unknown.unwrap_or_default(),
+            on_late: on_late.unwrap_or(OnLate::Compensate),
+            on_exhausted: on_exhausted.unwrap_or(OnExhausted::Stop),
+            undoes_failed: on_failed.unwrap_or(false),
         }
     }
 

@@ -11,7 +11,18 @@ use sha2::{Digest, Sha256};
 use crate::expr::write_sorted;
 use crate::ids::DefinitionHash;
 use crate::json::Json;
-use crate::schema::Schema;
+use crate::schema::{BrokenSchema, Schema};
+
+/// Why a stored form is not the contract of an effect.
+#[derive(Debug, thiserror::Error)]
+pub enum BrokenContract {
+    #[error("the contract of an effect has no {0}")]
+    Lacks(&'static str),
+    #[error("the contract of an effect has an unknown {ON_AMBIGUOUS}")]
+    OnAmbiguous,
+    #[error(transparent)]
+    Schema(#[from] BrokenSchema),
+}
 
 /// Key of an effect file, and the one answer that concerns its sagas.
 pub const ON_AMBIGUOUS: &str = "on_ambiguous";
@@ -93,23 +104,23 @@ impl EffectContract {
     /// Reads [`EffectContract::archived`].
     ///
     /// # Errors
-    /// A sentence, where it is something else.
-    pub fn read(form: &Json<'_>) -> Result<Self, String> {
+    /// [`BrokenContract`] where it is something else.
+    pub fn read(form: &Json<'_>) -> Result<Self, BrokenContract> {
         Ok(Self {
             input: match form.get("input") {
                 Some(Json::Null) => None,
                 Some(Json::Str(hash)) => Some(hash.clone().into_owned()),
-                _ => return Err("the contract of an effect has no input".to_owned()),
+                _ => return Err(BrokenContract::Lacks("input")),
             },
             output: match form.get("output") {
                 Some(Json::Null) => None,
                 Some(schema) => Some(PinnedSchema::new(Arc::new(Schema::from_canonical(schema)?))),
-                None => return Err("the contract of an effect has no output".to_owned()),
+                None => return Err(BrokenContract::Lacks("output")),
             },
             asks: match form.get(ON_AMBIGUOUS) {
                 None => false,
                 Some(Json::Str(answer)) if answer == ASK => true,
-                Some(_) => return Err(format!("the contract of an effect has an unknown {ON_AMBIGUOUS}")),
+                Some(_) => return Err(BrokenContract::OnAmbiguous),
             },
         })
     }

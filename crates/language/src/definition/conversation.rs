@@ -38,7 +38,7 @@ pub struct Announced {
     declared: BTreeMap<String, Arc<Schema>>,
     /// Names of the signals that it listens to.
     signals: BTreeSet<String>,
-    /// A program decides, so it may publish whatever it likes, and hears every signal.
+    /// A program decides, so it may publish anything, and hears every signal.
     decides: bool,
     /// Facts of others that it takes as often as they come: by its start and by handlers. A step that waits takes one.
     hears: Vec<Heard>,

@@ -204,7 +204,7 @@ fn transform(entry: &Entry<'_>, fields: &Fields<'_, '_>, findings: &mut Findings
     }
 }
 
-/// Somebody else executes it, so nothing here could say how.
+/// Another program executes it, so nothing here could say how.
 fn external(entry: &Entry<'_>, fields: &Fields<'_, '_>, findings: &mut Findings<'_>) {
     let _ = Fields::read(
         &entry.value,
@@ -323,8 +323,7 @@ fn on_ambiguous(
             let is_harmless =
                 provider.is_some_and(|provider| !provider.acts() && !matches!(provider, Provider::Transform));
             if is_harmless {
-                let message =
-                    "nobody has to be asked about a call that changes nothing: it can be made again";
+                let message = "a call that changes nothing needs no question: it can be made again";
                 findings.error(codes::CONTRADICTION, entry.value.span.clone(), message);
             }
             return OnAmbiguous::Ask;

@@ -80,7 +80,7 @@ fn database(entry: &Entry<'_>, env: &Env, findings: &mut Findings<'_>) -> Option
     let fault = match &template {
         Template::Constant(json) => {
             let text: String = serde_json::from_slice(json).unwrap_or_default();
-            DatabaseUrl::parse(&text).err()
+            DatabaseUrl::parse(&text).err().map(|error| error.to_string())
         }
         Template::Value(expr) if url::upstream(expr).is_some() => None,
         _ => Some("a database is a fixed address, or ${upstreams.<name>} as a whole".to_owned()),

@@ -103,7 +103,8 @@ impl<'n, 't> Fields<'n, 't> {
         let names = keys.join(" or ");
         let mut found = keys.iter().filter_map(|key| self.get(key));
         let Some(first) = found.next() else {
-            if keys.iter().any(|key| self.is_meant(key)) {
+            // What is there instead has been told.
+            if self.has_strangers() {
                 return None;
             }
             let message = format!("{} needs one of the keys {names}", self.shape.what);
@@ -289,8 +290,8 @@ pub fn duration(
             findings.error(code, entry.value.span.clone(), message);
             None
         }
-        Err(message) => {
-            findings.error(codes::WRONG_VALUE, entry.value.span.clone(), message);
+        Err(error) => {
+            findings.error(codes::WRONG_VALUE, entry.value.span.clone(), error.to_string());
             None
         }
     }
@@ -338,7 +339,7 @@ pub fn is_name(
     legal
 }
 
-/// Checks a type as it goes over the wire: printable, without spaces.
+/// Checks a type as it is sent: printable, without spaces.
 pub fn is_word(text: &str, span: &Range<usize>, what: &str, findings: &mut Findings<'_>) -> bool {
     let legal = text.len() <= WORD_BYTES_MAX && !text.contains(|c: char| c.is_control() || c.is_whitespace());
     if !legal {

@@ -77,7 +77,7 @@ impl<'r> Reading<'r, '_> {
     ) -> Option<Emission> {
         let fields = Fields::item(item, &outcome.key_span, &grammar::steps::LAST, self.findings)?;
         let (when, _) = self.emitted_when(&fields, roots, EventParts::Moment);
-        // Read whatever the entry is, so that all that is wrong is told.
+        // Read in any case, so that all that is wrong is told.
         let retry = fields
             .get("retry")
             .map(|retry| self.step_retry(retry, None))

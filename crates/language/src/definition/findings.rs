@@ -128,6 +128,12 @@ impl<'c> Findings<'c> {
         self.settled().any(|finding| finding.severity == Severity::Error)
     }
 
+    /// How many were told so far.
+    #[allow(clippy::len_without_is_empty, reason = "a count, not a container")]
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
     pub fn has(&self, code: &str) -> bool {
         self.list.iter().any(|finding| finding.code == code)
     }

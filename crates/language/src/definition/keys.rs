@@ -82,7 +82,7 @@ impl Definition {
                 .value
                 .eval(scope, &mut budget)
                 .map_err(|error| missing(format!("{rule}: {error}")))?;
-            let alias = Alias::new(&by.alias, &value).map_err(invalid)?;
+            let alias = Alias::new(&by.alias, &value).map_err(|error| invalid(error.to_string()))?;
             return Ok(alias.ok_or_else(|| missing(format!("{rule} is null")))?.key());
         }
         let rule = self

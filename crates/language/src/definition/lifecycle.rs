@@ -43,7 +43,7 @@ pub struct StartRule {
     pub set: Vec<(String, Template)>,
 }
 
-/// What becomes of a start event whose instance runs.
+/// What happens to a start event whose instance runs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum OnRunning {
     /// It is an event like any other.
@@ -54,7 +54,7 @@ pub enum OnRunning {
     Fail,
 }
 
-/// What becomes of an event whose instance does not exist and that starts none.
+/// What happens to an event whose instance does not exist and that starts none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum NoInstance {
     #[default]

@@ -109,39 +109,44 @@ impl<'r> Reading<'r, '_> {
         }
         let entries = fields::entries(&handlers.value, &handlers.key_span, "handlers", self.findings);
         for entry in entries.unwrap_or_default() {
-            if let Some(name) = entry.key.strip_prefix(TIMER_PREFIX) {
-                self.timers.named.push((name, entry.key_span.clone()));
-                self.timers.handled.insert(name);
-                let handlers = self.handlers(entry, Site::StateTimer);
-                state.timer_handlers.insert(name.to_owned(), handlers);
-            } else if let Some(name) = entry.key.strip_prefix(RESULT_PREFIX) {
-                let step = self.emitted_step(&state.name, name, entry);
-                let known = self.types.clone();
-                self.know_result(step);
-                let handlers = self.handlers(entry, Site::StateResult);
-                self.types = known;
-                match step {
-                    Some(step) => drop(state.result_handlers.insert(step, handlers)),
-                    None => self.strays.extend(handlers),
-                }
-            } else if let Some(name) = entry.key.strip_prefix(ERROR_PREFIX) {
-                let handlers = self.handlers(entry, Site::StateError);
-                let step = self.emitted_step(&state.name, name, entry);
-                match step {
-                    Some(step) => drop(state.error_handlers.insert(step, handlers)),
-                    None => self.strays.extend(handlers),
-                }
-            } else {
-                let (site, is_legal) = self.heard(entry, Site::StateHandler, Site::StateSignal);
-                let handlers = self.handlers(entry, site);
-                if is_legal {
-                    state.handlers.insert(entry.key.clone().into_owned(), handlers);
-                } else {
-                    self.strays.extend(handlers);
-                }
-            }
+            self.state_handlers(entry, &mut state);
         }
         state
+    }
+
+    /// Handlers of a state for one event, signal, timer, result or error.
+    fn state_handlers(&mut self, entry: &'r Entry<'_>, state: &mut State) {
+        if let Some(name) = entry.key.strip_prefix(TIMER_PREFIX) {
+            self.timers.named.push((name, entry.key_span.clone()));
+            self.timers.handled.insert(name);
+            let handlers = self.handlers(entry, Site::StateTimer);
+            state.timer_handlers.insert(name.to_owned(), handlers);
+        } else if let Some(name) = entry.key.strip_prefix(RESULT_PREFIX) {
+            let step = self.emitted_step(&state.name, name, entry);
+            let known = self.types.clone();
+            self.know_result(step);
+            let handlers = self.handlers(entry, Site::StateResult);
+            self.types = known;
+            match step {
+                Some(step) => drop(state.result_handlers.insert(step, handlers)),
+                None => self.strays.extend(handlers),
+            }
+        } else if let Some(name) = entry.key.strip_prefix(ERROR_PREFIX) {
+            let handlers = self.handlers(entry, Site::StateError);
+            let step = self.emitted_step(&state.name, name, entry);
+            match step {
+                Some(step) => drop(state.error_handlers.insert(step, handlers)),
+                None => self.strays.extend(handlers),
+            }
+        } else {
+            let (site, is_legal) = self.heard(entry, Site::StateHandler, Site::StateSignal);
+            let handlers = self.handlers(entry, site);
+            if is_legal {
+                state.handlers.insert(entry.key.clone().into_owned(), handlers);
+            } else {
+                self.strays.extend(handlers);
+            }
+        }
     }
 
     /// What handlers are for, an event or a signal, and whether there can be one of this name.

@@ -22,7 +22,7 @@ use crate::ids::DefinitionHash;
 /// What the values of `set` may read: the instance as it was.
 const ROOTS: &[Root] = &[Root::State, Root::Key];
 
-/// What becomes of the instances of another version.
+/// What happens to the instances of another version.
 #[derive(Debug, Default)]
 pub struct Migration {
     /// They come over by themselves when this version becomes active (`on_change: migrate`).
@@ -57,7 +57,7 @@ pub struct Dropped {
     pub events: BTreeSet<String>,
     /// The same for signals.
     pub signals: BTreeSet<String>,
-    /// Steps that stay done, whatever happens: what they did is not undone any more.
+    /// Steps that stay done in every case: what they did is not undone any more.
     pub ledger: BTreeSet<String>,
 }
 

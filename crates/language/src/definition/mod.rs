@@ -246,8 +246,8 @@ pub fn compile_archived(source: &str) -> Result<Definition, Vec<Diagnostic>> {
     let mut findings = Findings::new("archived definition", source);
     let archive = match archive::opened(source) {
         Ok(archive) => archive,
-        Err(message) => {
-            findings.error(codes::SYNTAX, 0..0, message);
+        Err(error) => {
+            findings.error(codes::SYNTAX, 0..0, error.to_string());
             return Err(findings.into_sorted());
         }
     };

@@ -1,8 +1,17 @@
 //! A compiled saga definition: names resolved to indices, expressions compiled, defaults filled in.
 
+mod actions;
+mod step;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+pub use self::actions::{
+    Actions, CommandTemplate, Emission, Emit, Fail, Handler, PublishTemplate, SignalTemplate, Telling,
+    TimerSet,
+};
+pub(super) use self::step::includes;
+pub use self::step::{Action, ChildTemplate, Join, OnError, Step, StepRetry, Stragglers, Then};
 pub use super::awaited::{Awaited, Awaiting, Early, Wait};
 pub use super::contract::{EffectContract, PinnedSchema};
 pub use super::lifecycle::{
@@ -14,7 +23,7 @@ pub use super::nested::{
 };
 pub use super::program::ProgramDefinition;
 pub use super::undo::{Compensation, Late, OnExhausted, OnLate, OnUnknown, UndoOrder, UndoRetry};
-use crate::expr::{Expr, Root, Template};
+use crate::expr::{Expr, Template};
 use crate::ids::{DefinitionHash, EffectName, SagaName};
 use crate::retry::RetryPolicy;
 use crate::schedule::Schedule;
@@ -200,139 +209,6 @@ impl KeyRule {
     }
 }
 
-/// One alternative of a handler list: the first whose `when` holds is taken.
-#[derive(Debug)]
-pub struct Handler {
-    pub when: Option<Expr>,
-    pub actions: Actions,
-}
-
-/// What a handler, a state entry or a timer does, in this order: `set` (all from the state before),
-/// `clear_timer`, `timer`, `alias` and `emit` (from the state after), then `interrupt`, then `complete`, `cancel`, `fail` or `to`.
-#[derive(Debug, Default)]
-pub struct Actions {
-    /// Top-level fields of the state, by name.
-    pub set: Vec<(String, Template)>,
-    pub clear_timers: Vec<String>,
-    pub timers: Vec<TimerSet>,
-    /// Values that the instance registers, by alias.
-    pub aliases: Vec<(String, Template)>,
-    pub emit: Vec<Emission>,
-    pub interrupt: Option<Interrupt>,
-    pub complete: Option<Complete>,
-    pub cancel: Option<Cancel>,
-    pub fail: Option<Fail>,
-    /// Index of the state to go to.
-    pub to: Option<u16>,
-    /// Keep the input until the state is left. Excludes everything else.
-    pub defer: bool,
-}
-
-#[derive(Debug)]
-pub struct TimerSet {
-    pub name: String,
-    pub after: Delay,
-    /// Keep the timer if it is already set.
-    pub if_absent: bool,
-    /// `after` is how much later a timer fires that is set; one that is not stays so.
-    pub extend: bool,
-}
-
-/// An entry of `emit` or of `finally`.
-#[derive(Debug)]
-pub struct Emission {
-    /// False: nothing is emitted.
-    pub when: Option<Expr>,
-    pub emit: Emit,
-}
-
-impl From<Emit> for Emission {
-    fn from(emit: Emit) -> Self {
-        Self { when: None, emit }
-    }
-}
-
-/// Work without a step: nobody waits for it.
-#[derive(Debug)]
-pub enum Emit {
-    Command(CommandTemplate),
-    Publish(Telling),
-    /// An effect, by the index of its step: of a machine state or a timer, which have handlers for how it ends, or of the end.
-    Effect(u16),
-}
-
-#[derive(Debug)]
-pub struct CommandTemplate {
-    pub aggregate_type: String,
-    pub aggregate_id: Template,
-    pub command_type: String,
-    pub payload: Template,
-}
-
-impl CommandTemplate {
-    /// Whether it hands out the callback token of the work of its step.
-    #[must_use]
-    pub fn hands_out_token(&self) -> bool {
-        self.payload.roots().contains(Root::Command)
-    }
-}
-
-/// What is said without an answer.
-#[derive(Debug)]
-pub enum Telling {
-    /// To whoever listens.
-    Fact(PublishTemplate),
-    /// To one instance of another saga.
-    Signal(SignalTemplate),
-}
-
-impl Telling {
-    /// Whether it reads `root`.
-    #[must_use]
-    pub fn reads(&self, root: Root) -> bool {
-        let mut found = false;
-        self.for_each_expr(&mut |expr| found |= expr.reads(root));
-        found
-    }
-
-    /// Calls `visit` for every expression.
-    pub fn for_each_expr(&self, visit: &mut dyn FnMut(&Expr)) {
-        match self {
-            Self::Fact(fact) => fact.payload.for_each_expr(visit),
-            Self::Signal(signal) => {
-                signal.key.for_each_expr(visit);
-                signal.data.for_each_expr(visit);
-            }
-        }
-    }
-}
-
-#[derive(Debug)]
-pub struct PublishTemplate {
-    pub fact_type: String,
-    pub payload: Template,
-}
-
-#[derive(Debug)]
-pub struct SignalTemplate {
-    pub saga: SagaName,
-    /// Rendered to text.
-    pub key: Template,
-    pub name: String,
-    /// Gives a map.
-    pub data: Template,
-}
-
-#[derive(Debug)]
-pub struct Fail {
-    pub code: String,
-    pub message: Option<Template>,
-    /// Names of steps that this failure does not undo, in code-point order.
-    pub keep: Vec<String>,
-    /// What is in flight comes to its own end before anything is undone.
-    pub drain: bool,
-}
-
 /// The state machine of a saga.
 #[derive(Debug)]
 pub struct Machine {
@@ -367,70 +243,6 @@ impl State {
     }
 }
 
-/// A unit of work with a result.
-#[derive(Debug)]
-#[allow(clippy::struct_excessive_bools, reason = "each says something of its own")]
-pub struct Step {
-    pub name: String,
-    /// Index of the group that it stands in. A group comes before its members.
-    pub within: Option<u16>,
-    /// Index of the machine state whose entry starts it; the steps of a saga start by themselves.
-    pub state: Option<u16>,
-    /// A timer or a handler starts it, each time that it fires or is taken.
-    pub emitted: bool,
-    /// `finally` starts it; the instance ends when it has.
-    pub at_end: bool,
-    /// Indices of the steps that come first.
-    pub needs: Vec<u16>,
-    /// How many of them must be done.
-    pub join: Join,
-    /// False when the step would start: skipped.
-    pub condition: Option<Expr>,
-    /// From when the step could start to its first attempt.
-    pub delay: Option<Delay>,
-    pub action: Action,
-    /// What it waits for when its action has succeeded.
-    pub wait: Option<Wait>,
-    /// Durable retry: the first table that is for the error class counts.
-    pub retry: Vec<StepRetry>,
-    /// By error class or [`ANY_CLASS`], in code-point order; of the answers to a class the first that holds counts.
-    pub on_error: BTreeMap<String, Vec<OnError>>,
-    /// State fields from `result`.
-    pub set: Vec<(String, Template)>,
-    /// Expressions of other steps or handlers read its result, so the record keeps it.
-    pub keeps_result: bool,
-    /// Tested when the step has succeeded and its fields are set: true makes it fail with
-    /// [`FAIL_IF_CLASS`].
-    pub fail_if: Option<Expr>,
-    /// Values that the instance registers when the step is done, by alias.
-    pub aliases: Vec<(String, Template)>,
-    pub compensate: Option<Compensation>,
-    /// `compensate: none`: what it did is meant to stay done.
-    pub stays_done: bool,
-    /// How long an attempt may take, in milliseconds.
-    pub timeout_ms: i64,
-    /// How long the step may take from its first attempt on, with all attempts, pauses and waits. Of a loop: all
-    /// that happens in it.
-    pub deadline: Option<Delay>,
-}
-
-/// How many of the steps that a step needs must be done.
-#[derive(Debug)]
-pub enum Join {
-    /// Each is done or skipped.
-    All,
-    /// So many are done; one that was skipped does not count.
-    AtLeast { count: Count, stragglers: Stragglers },
-}
-
-/// What becomes of needs that are not over when so many are done that the others are not waited for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stragglers {
-    LetRun,
-    /// The instance stops waiting for them, and those that have not started never do.
-    Cancel,
-}
-
 /// How long something takes, or when it is over.
 #[derive(Debug, Clone)]
 pub enum Delay {
@@ -440,188 +252,15 @@ pub enum Delay {
     Rendered(Template),
 }
 
-impl Step {
-    /// The name under which people know it: a step that a loop is around has that of the loop.
-    #[must_use]
-    pub fn title(&self) -> &str {
-        let body = self.name.strip_suffix(BODY_OF_FOREACH);
-        body.or_else(|| self.name.strip_suffix(BODY_OF_REPEAT))
-            .unwrap_or(&self.name)
-    }
-
-    /// Whether an operator means it by `name`.
-    #[must_use]
-    pub fn is_named(&self, name: &str) -> bool {
-        self.name == name || self.title() == name
-    }
-}
-
-/// Whether an entry of `retry` that names these error classes is for `class`.
-pub(super) fn includes(classes: &[String], class: &str) -> bool {
-    let mut classes = classes.iter();
-    classes.any(|candidate| candidate == class || candidate == ANY_CLASS)
-}
-
-/// When a failed attempt of a step is followed by another one.
-#[derive(Debug)]
-pub struct StepRetry {
-    /// Error classes, or [`ANY_CLASS`]. Each class has the attempts of the policy for itself.
-    pub classes: Vec<String>,
-    /// Whether the file names them. Those that are meant where it names none are about the action, not about what the step
-    /// waits for.
-    pub named: bool,
-    pub policy: RetryPolicy,
-}
-
-impl StepRetry {
-    #[must_use]
-    pub fn is_for(&self, class: &str) -> bool {
-        includes(&self.classes, class)
-    }
-
-    /// Whether a wait that ends so is followed by another attempt.
-    #[must_use]
-    pub fn is_for_wait(&self, class: &str) -> bool {
-        (self.named || class == HEARTBEAT_CLASS) && self.is_for(class)
-    }
-}
-
-/// What a step does when it has failed and is not tried again, in this order.
-#[derive(Debug)]
-pub struct OnError {
-    /// Reads `error`. False: the next answer counts.
-    pub when: Option<Expr>,
-    /// Reads `error`.
-    pub set: Vec<(String, Template)>,
-    /// Indices of steps that are undone while the instance goes on.
-    pub undo: Vec<u16>,
-    /// Comes before what follows otherwise.
-    pub complete: Option<Complete>,
-    pub then: Then,
-}
-
-#[derive(Debug)]
-pub enum Then {
-    /// The instance fails; without a code with the error class.
-    Fail(Option<Fail>),
-    /// The step counts as done.
-    Continue,
-    Cancel(Cancel),
-    /// The step of this index begins anew, and all that need it.
-    GoTo(u16),
-}
-
-impl Step {
-    /// Whether people mean the step of this index, or a group around it, by `name`. Effects of states are known by
-    /// what the state calls them.
-    #[must_use]
-    pub fn is_called(steps: &[Self], index: u16, name: &str) -> bool {
-        let of = |index: u16| steps.get(usize::from(index));
-        let mut around = std::iter::successors(Some(index), |index| of(*index)?.within);
-        around.any(|index| {
-            of(index).is_some_and(|step| {
-                let of_state = step.name.strip_prefix(OF_MACHINE);
-                let emitted = of_state
-                    .or_else(|| step.name.strip_prefix(OF_TIMERS))
-                    .or_else(|| step.title().strip_prefix(OF_HANDLERS));
-                let effect = emitted.and_then(|effect| effect.rsplit_once('.'));
-                step.name == name || step.title() == name || effect.is_some_and(|(_, effect)| effect == name)
-            })
-        })
-    }
-
-    /// Whether it starts as soon as it can, and the instance completes when it is done.
-    #[must_use]
-    pub const fn is_own(&self) -> bool {
-        self.state.is_none() && !self.at_end && !self.emitted
-    }
-
-    /// What ends its wait.
-    pub fn waits_for(&self) -> impl Iterator<Item = &Awaiting> {
-        self.wait.iter().flat_map(|wait| &wait.any)
-    }
-
-    /// The event types that it waits for.
-    pub fn expected_events(&self) -> impl Iterator<Item = &String> {
-        self.waits_for().filter_map(|awaiting| match &awaiting.on {
-            Awaited::Event(event_type) => Some(event_type),
-            Awaited::Signal(_) | Awaited::Callback => None,
-        })
-    }
-
-    /// Whether it waits, and does nothing else.
-    #[must_use]
-    pub const fn waits_alone(&self) -> bool {
-        self.wait.is_some() && matches!(self.action, Action::Nothing)
-    }
-
-    /// Whether it waits for whoever has the token of its attempt.
-    #[must_use]
-    pub fn is_called_back(&self) -> bool {
-        self.waits_for()
-            .any(|awaiting| matches!(awaiting.on, Awaited::Callback))
-    }
-
-    /// What is said about failures of `class`, in the order in which it is tried: the class under which it stands, the index
-    /// there, and the answer.
-    pub fn answers<'s>(
-        &'s self,
-        class: &str,
-    ) -> impl Iterator<Item = (&'s str, usize, &'s OnError)> + use<'s> {
-        let own = self.on_error.get_key_value(class).filter(|_| class != ANY_CLASS);
-        let any = self.on_error.get_key_value(ANY_CLASS);
-        own.into_iter().chain(any).flat_map(|(class, answers)| {
-            let answers = answers.iter().enumerate();
-            answers.map(move |(index, answer)| (class.as_str(), index, answer))
-        })
-    }
-}
-
 /// What handlers of signals begin with, before the name of the signal.
 pub const SIGNAL_PREFIX: &str = "signal.";
 
-/// Error class of a step whose work was given up for want of a sign of life.
+/// Error class of a step whose work was given up for want of a heartbeat.
 pub const HEARTBEAT_CLASS: &str = "heartbeat";
 /// Error class of a step whose `fail_if` holds.
 pub const FAIL_IF_CLASS: &str = "fail_if";
 /// Stands for every error class.
 pub const ANY_CLASS: &str = "*";
-
-/// What a step or a compensation does.
-#[derive(Debug)]
-pub enum Action {
-    Effect {
-        effect: EffectName,
-        with: Template,
-    },
-    /// Done when the gateway has accepted it.
-    Command(CommandTemplate),
-    /// Done at once. Never what a compensation does.
-    Publish(Telling),
-    /// Starts an instance of another saga; done when that has completed, or at once. Never what a compensation
-    /// does.
-    Saga(ChildTemplate),
-    /// Has the instance undone that the step has started. Only what a compensation does.
-    UndoSaga(SagaName),
-    /// Of a step that only lets time pass or waits. Never what a compensation does.
-    Nothing,
-    /// Done at once, and nothing outside. Never what a compensation does.
-    Decide(Decision),
-    /// Done when its members are. Never what a compensation does.
-    Group(Group),
-}
-
-/// An instance of another saga, of the same tenant.
-#[derive(Debug)]
-pub struct ChildTemplate {
-    pub saga: SagaName,
-    /// Rendered to text.
-    pub key: Template,
-    /// Gives a map.
-    pub input: Template,
-    /// Whether the step waits for its outcome.
-    pub waits: bool,
-}
 
 /// What follows the name of a loop over a list in the name of the one step that it is around. No file can name
 /// a step so.

@@ -170,7 +170,7 @@ pub fn work(definition: &Definition, root: &Node<'_>, findings: &mut Findings<'_
     }
 }
 
-/// Whether the step asks for work as soon as there is an instance, whatever that is like.
+/// Whether the step asks for work as soon as there is an instance, with any state.
 fn begins_with_the_instance(step: &Step) -> bool {
     let is_first = step.needs.is_empty() && step.within.is_none() && step.is_own();
     let is_free = step.condition.is_none() && step.delay.is_none();
@@ -309,32 +309,59 @@ pub fn bounds(
             told("deadline", own, &["deadline"], of_saga);
         }
         told("delay", fixed(step.delay.as_ref()), &["delay"], of_saga);
-        // The first pause of each table; later ones are as long or longer.
-        if !outlined.is_body
-            && let Some(retry) = member(&outlined.entry.value, "retry")
-        {
-            let items = fields::one_or_many(&retry.value);
-            for (table, item) in step.retry.iter().zip(items) {
-                let initial = member(item, "backoff").and_then(|backoff| member(&backoff.value, "initial"));
-                let pause = i64::try_from(table.policy.initial_ms).unwrap_or(i64::MAX);
-                let limits = [own_deadline, of_saga];
-                let shorter = limits
-                    .into_iter()
-                    .find_map(|(name, limit)| Some((name, limit.filter(|limit| pause > *limit)?)));
-                if let (Some(initial), Some(limit)) = (initial, shorter) {
-                    useless(("initial", pause), limit, initial.value.span.clone(), findings);
-                }
+        if !outlined.is_body {
+            pauses(step, outlined, [own_deadline, of_saga], findings);
+        }
+    }
+    if let Some(whole) = whole {
+        timers_within(whole, definition, timers, findings);
+    }
+}
+
+fn fixed(delay: Option<&Delay>) -> Option<i64> {
+    match delay? {
+        Delay::Fixed(ms) => Some(*ms),
+        Delay::Rendered(_) => None,
+    }
+}
+
+/// The pauses of a step's retry beside the limits around it.
+fn pauses(
+    step: &Step,
+    outlined: &Outlined<'_, '_>,
+    limits: [(&str, Option<i64>); 2],
+    findings: &mut Findings<'_>,
+) {
+    // The first pause of each table; later ones are as long or longer.
+    if let Some(retry) = member(&outlined.entry.value, "retry") {
+        let items = fields::one_or_many(&retry.value);
+        for (table, item) in step.retry.iter().zip(items) {
+            let initial = member(item, "backoff").and_then(|backoff| member(&backoff.value, "initial"));
+            let pause = i64::try_from(table.policy.initial_ms).unwrap_or(i64::MAX);
+            let shorter = limits
+                .into_iter()
+                .find_map(|(name, limit)| Some((name, limit.filter(|limit| pause > *limit)?)));
+            if let (Some(initial), Some(limit)) = (initial, shorter) {
+                useless(("initial", pause), limit, initial.value.span.clone(), findings);
             }
         }
     }
+}
+
+/// The timers of the instance beside its deadline, in milliseconds.
+fn timers_within(
+    whole: i64,
+    definition: &Definition,
+    timers: Option<&Entry<'_>>,
+    findings: &mut Findings<'_>,
+) {
     for timer in &definition.timers {
         let span = timers
             .and_then(|timers| member(&timers.value, &timer.name))
             .and_then(|timer| member(&timer.value, "after"))
             .map(|after| after.value.span.clone());
         // One of a step begins with it.
-        if let (Some(after), Some(whole), Some(span), None) =
-            (fixed(Some(&timer.after)), whole, span, timer.during)
+        if let (Some(after), Some(span), None) = (fixed(Some(&timer.after)), span, timer.during)
             && after > whole
         {
             useless(
@@ -344,13 +371,6 @@ pub fn bounds(
                 findings,
             );
         }
-    }
-}
-
-fn fixed(delay: Option<&Delay>) -> Option<i64> {
-    match delay? {
-        Delay::Fixed(ms) => Some(*ms),
-        Delay::Rendered(_) => None,
     }
 }
 

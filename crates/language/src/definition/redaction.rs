@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_at_a_path_is_hidden_whatever_it_is() {
+    fn a_redacted_path_hides_values_of_every_kind() {
         for (path, expected) in [
             (
                 "cards.pan",

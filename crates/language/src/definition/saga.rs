@@ -16,8 +16,8 @@ use super::endings;
 use super::fields::{self, Fields};
 use super::findings::Findings;
 use super::grammar;
-use super::groups;
-use super::model::{BUFFER, Definition, EffectContract, KeyRule};
+use super::groups::{self, Outlined};
+use super::model::{BUFFER, Definition, EffectContract, KeyRule, Step};
 use super::results;
 use super::schema_files::Schemas;
 use super::state_effects;
@@ -87,7 +87,6 @@ pub struct Known<'k> {
 type Contracts = BTreeMap<EffectName, EffectContract>;
 
 /// Reads everything but the hash and the contracts, which come beside it.
-#[allow(clippy::too_many_lines, reason = "one line or two for each key")]
 fn read<'c>(
     root: &Node<'_>,
     source: &Arc<str>,
@@ -101,7 +100,53 @@ fn read<'c>(
         parsed(SagaName::parse(text), &entry.value.span, findings)
     });
     let outline = groups::outline(root);
-    let mut reading = Reading {
+    let mut reading = reading(root, &outline, known, schemas, findings);
+    // Thrown away with the whole where there is no name.
+    let parsed_name = name
+        .clone()
+        .unwrap_or_else(|| SagaName::parse("unnamed").expect("a legal name"));
+    let definition = definition(
+        &mut reading,
+        &fields,
+        (root, &outline),
+        (parsed_name, source),
+        known.is_some(),
+    );
+    check::timers(&mut reading);
+    if let Some(name) = &name {
+        reading.circle(root, name);
+    }
+    reading.check_aliases();
+    let contracts = std::mem::take(&mut reading.contracts);
+    let unknowns = check::Unknowns {
+        needs: std::mem::take(&mut reading.uncertain),
+        handlers: std::mem::take(&mut reading.strays),
+        ways: reading.lost_way,
+        completes: reading.completes,
+    };
+    check::saga(
+        &definition,
+        root,
+        &outline,
+        known.map(|known| known.acting),
+        &unknowns,
+        findings,
+    );
+    if findings.has_errors() {
+        return None;
+    }
+    Some((definition, contracts))
+}
+
+/// The reader of a saga before it has read anything.
+fn reading<'r, 'c>(
+    root: &'r Node<'_>,
+    outline: &[Outlined<'r, '_>],
+    known: Option<Known<'r>>,
+    schemas: &'r mut Schemas<'c>,
+    findings: &'r mut Findings<'c>,
+) -> Reading<'r, 'c> {
+    Reading {
         findings,
         effects: known.map(|known| known.effects),
         sagas: known.map(|known| known.sagas),
@@ -111,7 +156,7 @@ fn read<'c>(
         types: None,
         contracts: BTreeMap::new(),
         starts: Vec::new(),
-        steps: outline.iter().map(groups::Outlined::name).collect(),
+        steps: outline.iter().map(Outlined::name).collect(),
         item: None,
         in_loop: false,
         takes_input: ["input", "schedule"]
@@ -136,79 +181,63 @@ fn read<'c>(
         uncertain: BTreeSet::new(),
         strays: Vec::new(),
         lost_way: false,
-    };
-    let input = reading.input(&fields);
-    let schedule = reading.schedule(&fields);
-    let start = reading.start(&fields);
+    }
+}
+
+/// Reads each key of the file.
+fn definition<'r>(
+    reading: &mut Reading<'r, '_>,
+    fields: &Fields<'r, '_>,
+    (root, outline): (&'r Node<'_>, &[Outlined<'r, '_>]),
+    (name, source): (SagaName, &Arc<str>),
+    is_checked: bool,
+) -> Definition {
+    let input = reading.input(fields);
+    let schedule = reading.schedule(fields);
+    let start = reading.start(fields);
     reading.starts.clone_from(&start);
-    let keys = reading.keys(&fields);
+    let keys = reading.keys(fields);
     let events = fields
         .get("events")
         .map(|entry| reading.events(entry))
         .unwrap_or_default();
-    let facts = reading.facts(&fields, root);
+    let facts = reading.facts(fields, root);
     let heard = reading.heard_facts(&events);
-    let state = reading.stored(&fields);
-    let state_schema = state
-        .as_ref()
-        .and_then(|state| state.get("schema"))
-        .and_then(|schema| reading.schemas.read(schema, reading.findings));
+    let state = reading.stored(fields);
+    let state_schema = state.as_ref().and_then(|state| {
+        let schema = state.get("schema")?;
+        reading.schemas.read(schema, reading.findings)
+    });
     // What was archived has been checked, and is not to be refused by what a later checker finds.
-    reading.types = known.is_some().then(|| {
+    reading.types = is_checked.then(|| {
         let state = state_schema.as_deref();
-        Types::of_saga(root, &outline, state, &events, &start, reading.effects)
+        Types::of_saga(root, outline, state, &events, &start, reading.effects)
             .with_input(input.as_deref(), &start)
             .with_facts(facts, heard)
     });
     let by = reading.by_rules(root, &start);
-    let init = state.and_then(|state| reading.init(&state));
-    let init = init.unwrap_or_else(|| Template::Constant(b"{}".to_vec()));
-    if let (Some(types), Some(state)) = (&reading.types, fields.get("state"))
-        && let Some(entry) = member(&state.value, "init")
-    {
-        typing::initial(entry, &init, types, reading.findings);
-    }
-    let lifecycle = reading.lifecycle(&fields);
-    let handlers = fields.get("handlers");
-    let handlers = handlers
+    let init = initial_state(reading, fields, state);
+    let lifecycle = reading.lifecycle(fields);
+    let handlers = fields
+        .get("handlers")
         .map(|entry| reading.saga_handlers(entry))
         .unwrap_or_default();
     let machine = fields.get("machine").and_then(|entry| reading.machine(entry));
-    let program = reading.program(&fields);
+    let program = reading.program(fields);
     let mut steps = fields
         .get("steps")
-        .map(|entry| reading.steps(entry, &outline))
+        .map(|entry| reading.steps(entry, outline))
         .unwrap_or_default();
-    let timers = reading.saga_timers(&fields, &outline);
+    let timers = reading.saga_timers(fields, outline);
     let cancel_when = fields.get("cancel_when").map(|entry| reading.cancel_when(entry));
     let finally = fields
         .get("finally")
         .map(|entry| reading.finally(entry))
         .unwrap_or_default();
     let [result_handlers, error_handlers] = reading.by_effect();
-    steps.append(&mut reading.emitted);
-    endings::kept(&reading.kept, &steps, reading.findings);
-    results::keep(&mut steps, reading.findings);
-    let buffer = fields
-        .get("buffer")
-        .and_then(|entry| fields::integer(entry, 1..=BUFFER_MAX, codes::WRONG_VALUE, reading.findings));
-    let undo_order = reading.undo_order(&fields);
-    let migration = reading.migration(&fields);
-    check::timers(&mut reading);
-    if let Some(name) = &name {
-        reading.circle(root, name);
-    }
-    reading.check_aliases();
-    let contracts = std::mem::take(&mut reading.contracts);
-    let unknowns = check::Unknowns {
-        needs: std::mem::take(&mut reading.uncertain),
-        handlers: std::mem::take(&mut reading.strays),
-        ways: reading.lost_way,
-        completes: reading.completes,
-    };
-    let definition = Definition {
-        // Thrown away with the whole where there is no name.
-        name: name.unwrap_or_else(|| SagaName::parse("unnamed").expect("a legal name")),
+    complete(&mut steps, reading);
+    Definition {
+        name,
         hash: DefinitionHash([0; 32]),
         source: Arc::clone(source),
         input,
@@ -230,22 +259,40 @@ fn read<'c>(
         timers,
         cancel_when,
         finally,
-        undo_order,
-        buffer: buffer.map_or(BUFFER, |buffer| buffer as usize),
-        migration,
-    };
-    check::saga(
-        &definition,
-        root,
-        &outline,
-        known.map(|known| known.acting),
-        &unknowns,
-        findings,
-    );
-    if findings.has_errors() {
-        return None;
+        undo_order: reading.undo_order(fields),
+        buffer: buffer(reading, fields),
+        migration: reading.migration(fields),
     }
-    Some((definition, contracts))
+}
+
+/// Adds the emitted effects to the steps, and finds which results they keep.
+fn complete(steps: &mut Vec<Step>, reading: &mut Reading<'_, '_>) {
+    steps.append(&mut reading.emitted);
+    endings::kept(&reading.kept, steps, reading.findings);
+    results::keep(steps, reading.findings);
+}
+
+fn initial_state<'r>(
+    reading: &mut Reading<'r, '_>,
+    fields: &Fields<'r, '_>,
+    state: Option<Fields<'r, '_>>,
+) -> Template {
+    let init = state.and_then(|state| reading.init(&state));
+    let init = init.unwrap_or_else(|| Template::Constant(b"{}".to_vec()));
+    if let (Some(types), Some(state)) = (&reading.types, fields.get("state"))
+        && let Some(entry) = member(&state.value, "init")
+    {
+        typing::initial(entry, &init, types, reading.findings);
+    }
+    init
+}
+
+/// How many events and signals an instance keeps.
+fn buffer(reading: &mut Reading<'_, '_>, fields: &Fields<'_, '_>) -> usize {
+    let buffer = fields
+        .get("buffer")
+        .and_then(|entry| fields::integer(entry, 1..=BUFFER_MAX, codes::WRONG_VALUE, reading.findings));
+    buffer.map_or(BUFFER, |buffer| buffer as usize)
 }
 
 /// Checks `apiVersion` and `kind`, and returns the entry of the name.

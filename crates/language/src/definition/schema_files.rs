@@ -1,6 +1,6 @@
 //! Schemas that definitions name by path: which they are, their texts, and each of them compiled once.
 //!
-//! Paths are relative to the definition's folder. No file is read here; whoever loads definitions hands the
+//! Paths are relative to the definition's folder. No file is read here; the caller that loads definitions hands the
 //! texts in.
 
 use std::collections::BTreeMap;

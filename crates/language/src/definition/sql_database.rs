@@ -18,7 +18,7 @@ pub enum TlsMode {
     /// If the server can.
     #[default]
     Prefer,
-    /// Whoever the server is.
+    /// Any server.
     Require,
     /// The server's certificate comes from a known authority.
     VerifyCa,
@@ -57,6 +57,35 @@ pub struct DatabaseUrl {
     pub pool_mode: PoolMode,
 }
 
+/// Why a text is not the address of a database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum AddressError {
+    #[error("a database is named by postgres://user@host/name, mysql://user@host/name or sqlite:/path")]
+    Scheme,
+    #[error("the address of a database holds no password; use `password` with a secret")]
+    Password,
+    #[error("behind the host comes \"/\" and the name of the database")]
+    Database,
+    #[error("sslmode is disable, prefer, require, verify-ca or verify-full")]
+    TlsMode,
+    #[error("pool_mode is session or transaction")]
+    PoolMode,
+    #[error(
+        "the address of a database may have the parameters sslmode, sslrootcert, sslcert, sslkey, application_name and pool_mode"
+    )]
+    Parameter,
+    #[error("sqlite: is followed by the whole path of a file, without parameters")]
+    File,
+    #[error("the port of a database is a number up to 65535")]
+    Port,
+    #[error("the address of a database names one host")]
+    Host,
+    #[error("the address of a database holds a % that is not followed by two hex digits")]
+    Percent,
+    #[error("the address of a database holds control characters")]
+    Control,
+}
+
 /// What breakers call it: host and port, or the path.
 impl fmt::Display for DatabaseUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -71,16 +100,16 @@ impl DatabaseUrl {
     /// Reads `postgres://user@host:port/database?sslmode=…`, the same with `mysql`, or `sqlite:/path`.
     ///
     /// # Errors
-    /// A sentence that repeats nothing of the text, which may hold a password where none belongs.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let (scheme, rest) = text.split_once(':').ok_or_else(beginning)?;
+    /// [`AddressError`], which repeats nothing of the text: it may hold a password where none belongs.
+    pub fn parse(text: &str) -> Result<Self, AddressError> {
+        let (scheme, rest) = text.split_once(':').ok_or(AddressError::Scheme)?;
         let (kind, port) = match scheme {
             "postgres" | "postgresql" => (DatabaseKind::Postgres, 5432),
             "mysql" | "mariadb" => (DatabaseKind::MySql, 3306),
             "sqlite" => return file(rest),
-            _ => return Err(beginning()),
+            _ => return Err(AddressError::Scheme),
         };
-        let rest = rest.strip_prefix("//").ok_or_else(beginning)?;
+        let rest = rest.strip_prefix("//").ok_or(AddressError::Scheme)?;
         let (rest, parameters) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, database) = rest.split_once('/').unwrap_or((rest, ""));
         let (user, host) = match authority.rsplit_once('@') {
@@ -88,13 +117,11 @@ impl DatabaseUrl {
             None => (None, authority),
         };
         if user.is_some_and(|user| user.contains(':')) {
-            return Err(
-                "the address of a database holds no password; use `password` with a secret".to_owned(),
-            );
+            return Err(AddressError::Password);
         }
         let (host, port) = host_and_port(host, port)?;
         if database.is_empty() || database.contains('/') {
-            return Err("behind the host comes \"/\" and the name of the database".to_owned());
+            return Err(AddressError::Database);
         }
         let mut url = Self {
             kind,
@@ -116,8 +143,7 @@ impl DatabaseUrl {
         Ok(url)
     }
 
-    fn set(&mut self, name: &str, value: String) -> Result<(), String> {
-        const NAMES: &str = "sslmode, sslrootcert, sslcert, sslkey, application_name and pool_mode";
+    fn set(&mut self, name: &str, value: String) -> Result<(), AddressError> {
         match name {
             "sslmode" => {
                 self.tls = match &*value {
@@ -126,11 +152,7 @@ impl DatabaseUrl {
                     "require" => TlsMode::Require,
                     "verify-ca" => TlsMode::VerifyCa,
                     "verify-full" => TlsMode::VerifyFull,
-                    _ => {
-                        return Err(
-                            "sslmode is disable, prefer, require, verify-ca or verify-full".to_owned()
-                        );
-                    }
+                    _ => return Err(AddressError::TlsMode),
                 }
             }
             "sslrootcert" => self.root_certificate = Some(value),
@@ -140,29 +162,21 @@ impl DatabaseUrl {
                 self.pool_mode = match &*value {
                     "session" => PoolMode::Session,
                     "transaction" => PoolMode::Transaction,
-                    _ => return Err("pool_mode is session or transaction".to_owned()),
+                    _ => return Err(AddressError::PoolMode),
                 }
             }
             "application_name" => self.application = Some(value),
-            _ => {
-                return Err(format!(
-                    "the address of a database may have the parameters {NAMES}"
-                ));
-            }
+            _ => return Err(AddressError::Parameter),
         }
         Ok(())
     }
 }
 
-fn beginning() -> String {
-    "a database is named by postgres://user@host/name, mysql://user@host/name or sqlite:/path".to_owned()
-}
-
-fn file(path: &str) -> Result<DatabaseUrl, String> {
+fn file(path: &str) -> Result<DatabaseUrl, AddressError> {
     // `sqlite:///a` is the same file as `sqlite:/a`.
     let path = path.strip_prefix("//").unwrap_or(path);
     if !path.starts_with('/') || path.len() < 2 || path.contains('?') {
-        return Err("sqlite: is followed by the whole path of a file, without parameters".to_owned());
+        return Err(AddressError::File);
     }
     Ok(DatabaseUrl {
         kind: DatabaseKind::Sqlite,
@@ -179,11 +193,10 @@ fn file(path: &str) -> Result<DatabaseUrl, String> {
     })
 }
 
-fn host_and_port(text: &str, default: u16) -> Result<(String, u16), String> {
-    let no_port = || "the port of a database is a number up to 65535".to_owned();
+fn host_and_port(text: &str, default: u16) -> Result<(String, u16), AddressError> {
     let (host, port) = match text.rfind(':') {
         Some(at) if !text.ends_with(']') => {
-            let port = text[at + 1..].parse().map_err(|_| no_port())?;
+            let port = text[at + 1..].parse().map_err(|_| AddressError::Port)?;
             (&text[..at], port)
         }
         _ => (text, default),
@@ -194,14 +207,13 @@ fn host_and_port(text: &str, default: u16) -> Result<(String, u16), String> {
         .unwrap_or(host);
     let legal = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c) || (bare != host && c == ':');
     if bare.is_empty() || !bare.chars().all(legal) {
-        return Err("the address of a database names one host".to_owned());
+        return Err(AddressError::Host);
     }
     Ok((bare.to_owned(), port))
 }
 
 /// Resolves `%XX`.
-fn decoded(text: &str) -> Result<String, String> {
-    let wrong = || "the address of a database holds a % that is not followed by two hex digits".to_owned();
+fn decoded(text: &str) -> Result<String, AddressError> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
@@ -209,13 +221,16 @@ fn decoded(text: &str) -> Result<String, String> {
             bytes.push(byte);
             continue;
         }
-        let digits = [rest.next().ok_or_else(wrong)?, rest.next().ok_or_else(wrong)?];
-        let digits = std::str::from_utf8(&digits).map_err(|_| wrong())?;
-        bytes.push(u8::from_str_radix(digits, 16).map_err(|_| wrong())?);
+        let digits = [
+            rest.next().ok_or(AddressError::Percent)?,
+            rest.next().ok_or(AddressError::Percent)?,
+        ];
+        let digits = std::str::from_utf8(&digits).map_err(|_| AddressError::Percent)?;
+        bytes.push(u8::from_str_radix(digits, 16).map_err(|_| AddressError::Percent)?);
     }
-    let text = String::from_utf8(bytes).map_err(|_| wrong())?;
+    let text = String::from_utf8(bytes).map_err(|_| AddressError::Percent)?;
     if text.contains(char::is_control) {
-        return Err("the address of a database holds control characters".to_owned());
+        return Err(AddressError::Control);
     }
     Ok(text)
 }
@@ -252,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused_without_being_repeated() {
+    fn an_invalid_database_address_is_refused_without_repeating_it() {
         for text in [
             "",
             "books",
@@ -274,7 +289,7 @@ mod tests {
             "sqlite:books.db",
             "sqlite:/books.db?mode=rwc",
         ] {
-            let said = DatabaseUrl::parse(text).expect_err(text);
+            let said = DatabaseUrl::parse(text).expect_err(text).to_string();
             assert!(!said.contains("s3cret"), "{text}: {said}");
         }
     }

@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn what_databases_read_differently_or_cannot_roll_back_is_refused() {
+    fn sql_that_databases_read_differently_or_cannot_roll_back_is_refused() {
         for (text, message) in [
             ("SELECT ${input.a}", "a value cannot become part"),
             ("SELECT 'a\\' OR $1 = '", "backslash"),

@@ -1,4 +1,4 @@
-//! Reading what begins an instance, and what becomes of what would begin it again.
+//! Reading what begins an instance, and what happens to events that would begin it again.
 
 use std::collections::BTreeMap;
 

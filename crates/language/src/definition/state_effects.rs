@@ -98,7 +98,7 @@ impl<'r> Reading<'r, '_> {
                 .map(|_| self.work(&fields, emitter));
             let sending = self.types.clone();
             self.know_outcome(work.as_ref().map(|step| &step.action), sending.as_ref());
-            // Read whatever the emission is, so that all that is wrong is told.
+            // Read in any case, so that all that is wrong is told.
             let retry = fields
                 .get("retry")
                 .map(|retry| self.step_retry(retry, None))

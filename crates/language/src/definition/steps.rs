@@ -1,29 +1,30 @@
 //! Reading the steps of a saga and how they are undone.
 
-use std::ops::{Range, RangeInclusive};
+mod retry;
+
+use std::ops::Range;
 use std::sync::Arc;
 
+pub use self::retry::{RetryBounds, as_double, factor, retry};
 use super::actions::Reading;
 use super::certain;
 use super::children::Child;
 use super::codes;
 use super::compensations;
 use super::fields::{self, Fields, NameRule};
-use super::findings::Findings;
 use super::grammar;
 use super::groups::{self, Outlined};
 use super::loops;
-use super::model::{Action, CHILD_TIMEOUT_MS, COMMAND_TIMEOUT_MS, EFFECT_TIMEOUT_MS, Join, Step};
+use super::model::{Action, CHILD_TIMEOUT_MS, COMMAND_TIMEOUT_MS, EFFECT_TIMEOUT_MS, Join, Step, Wait};
 use super::saga::member;
 use super::texts::{self, EventParts, Readable};
 use super::typing::{self, Types};
 use super::waits;
-use super::yaml::{Entry, Node, Plain, Scalar, Value};
+use super::yaml::{Entry, Node};
 use crate::expr::types::Type;
 use crate::expr::{Expr, Root, Template, nearest};
 use crate::ids::EffectName;
 use crate::limits::Limits;
-use crate::retry::RetryPolicy;
 use crate::schema::Schema;
 use crate::status::StepStatus;
 
@@ -130,37 +131,14 @@ impl<'r> Reading<'r, '_> {
         if let Some(Action::Saga(child)) = &action {
             self.know_child(child);
         }
-        // What it waits for is read with the saga.
-        let waiting = fields.get("wait").filter(|_| fields.get("saga").is_none());
-        let wait = waiting.and_then(|wait| self.wait(wait, action.as_ref()));
-        let is_lost = wait.is_none() && (waiting.is_some() || fields.is_meant("wait"));
-        let (end_roots, end_event) = if is_lost {
-            waits::ANY_END_ROOTS
-        } else {
-            waits::end_roots(action.as_ref(), wait.as_ref())
-        };
+        let (wait, (end_roots, end_event)) = self.awaited_by_step(&fields, action.as_ref());
         let retry = fields
             .get("retry")
             .map(|retry| self.step_retry(retry, wait.as_ref()))
             .unwrap_or_default();
         let on_error = self.on_error(&fields);
-        if let Some(steps) = fields.get("steps") {
-            self.findings.error(
-                codes::CONTRADICTION,
-                steps.key_span.clone(),
-                "\"steps\" stand in a loop or in an alternative of a choice",
-            );
-        }
-        let outcome = self.types.clone();
-        if let (Some("foreach"), Some(types)) = (loops::kind(entry), &mut self.types) {
-            // What its `set` sees is the list of all results.
-            types.env.bind(Root::Result, Type::dynamic());
-        }
-        let set = fields
-            .get("set")
-            .map(|set| self.set(set, end_roots, end_event))
-            .unwrap_or_default();
-        self.types = outcome;
+        self.no_members(&fields);
+        let set = self.set_of_step(entry, &fields, (end_roots, end_event));
         let fail_if = self.fail_if(&fields, end_roots, end_event);
         let aliases = self.aliases(&fields, end_roots, end_event);
         let child = Child::of(fields.get("saga"), action.as_ref());
@@ -193,6 +171,55 @@ impl<'r> Reading<'r, '_> {
             timeout_ms,
             deadline,
         })
+    }
+
+    /// What a step waits for, and what expressions at its end may read.
+    fn awaited_by_step(
+        &mut self,
+        fields: &Fields<'r, '_>,
+        action: Option<&Action>,
+    ) -> (Option<Wait>, (&'static [Root], EventParts)) {
+        // What it waits for is read with the saga.
+        let waiting = fields.get("wait").filter(|_| fields.get("saga").is_none());
+        let wait = waiting.and_then(|wait| self.wait(wait, action));
+        let is_lost = wait.is_none() && (waiting.is_some() || fields.is_meant("wait"));
+        let end = if is_lost {
+            waits::ANY_END_ROOTS
+        } else {
+            waits::end_roots(action, wait.as_ref())
+        };
+        (wait, end)
+    }
+
+    /// Refuses members beside a step that is no group.
+    fn no_members(&mut self, fields: &Fields<'r, '_>) {
+        if let Some(steps) = fields.get("steps") {
+            self.findings.error(
+                codes::CONTRADICTION,
+                steps.key_span.clone(),
+                "\"steps\" stand in a loop or in an alternative of a choice",
+            );
+        }
+    }
+
+    /// The state fields that a step sets at its end.
+    fn set_of_step(
+        &mut self,
+        entry: &Entry<'_>,
+        fields: &Fields<'r, '_>,
+        (roots, event): (&'static [Root], EventParts),
+    ) -> Vec<(String, Template)> {
+        let outcome = self.types.clone();
+        if let (Some("foreach"), Some(types)) = (loops::kind(entry), &mut self.types) {
+            // What its `set` sees is the list of all results.
+            types.env.bind(Root::Result, Type::dynamic());
+        }
+        let set = fields
+            .get("set")
+            .map(|set| self.set(set, roots, event))
+            .unwrap_or_default();
+        self.types = outcome;
+        set
     }
 
     /// What makes a step fail that has come to its end.
@@ -411,74 +438,4 @@ fn ordered(indices: impl Iterator<Item = u16>) -> Vec<u16> {
     indices.sort_unstable();
     indices.dedup();
     indices
-}
-
-/// What a retry may be, and is where it says nothing.
-#[derive(Debug)]
-pub struct RetryBounds {
-    pub attempts: RangeInclusive<u32>,
-    pub default: RetryPolicy,
-}
-
-/// Reads `attempts` and `backoff: {initial, factor, max}`.
-pub fn retry(fields: &Fields<'_, '_>, bounds: &RetryBounds, findings: &mut Findings<'_>) -> RetryPolicy {
-    let mut policy = bounds.default;
-    if let Some(attempts) = fields.get("attempts") {
-        policy.attempts = fields::integer(attempts, bounds.attempts.clone(), codes::RETRY, findings)
-            .unwrap_or(policy.attempts);
-    }
-    let Some(backoff) = fields.get("backoff") else {
-        return policy;
-    };
-    let Some(fields) = Fields::read(&backoff.value, &backoff.key_span, &grammar::BACKOFF, findings) else {
-        return policy;
-    };
-    let longest = Limits::default().timer_ms.unsigned_abs();
-    let pause = |key: &str, findings: &mut Findings<'_>| {
-        let entry = fields.get(key)?;
-        fields::duration(entry, RETRY_PAUSE_MS_MIN..=longest, codes::RETRY, findings)
-    };
-    if let Some(initial) = pause("initial", findings) {
-        policy.initial_ms = initial;
-        policy.max_ms = policy.max_ms.max(initial);
-    }
-    if let Some(max) = pause("max", findings) {
-        policy.max_ms = max;
-        if max < policy.initial_ms {
-            let span = fields.get("max").map_or(0..0, |entry| entry.value.span.clone());
-            let message = "the longest pause is shorter than the first";
-            findings.error(codes::RETRY, span, message);
-        }
-    }
-    if let Some(entry) = fields.get("factor") {
-        policy.factor = factor(entry, findings).unwrap_or(policy.factor);
-    }
-    policy
-}
-
-pub fn factor(entry: &Entry<'_>, findings: &mut Findings<'_>) -> Option<f64> {
-    let span: Range<usize> = entry.value.span.clone();
-    let number = match &entry.value.value {
-        Value::Scalar(scalar) => as_double(scalar),
-        Value::List(_) | Value::Map(_) => None,
-    };
-    let Some(number) = number else {
-        fields::expected(&entry.value, &entry.key_span, "a number", findings);
-        return None;
-    };
-    if !(1.0..=100.0).contains(&number) {
-        let message = format!("factor is {number}, allowed are 1 to 100");
-        findings.error(codes::RETRY, span, message);
-        return None;
-    }
-    Some(number)
-}
-
-/// A number, whole or not.
-pub fn as_double(scalar: &Scalar<'_>) -> Option<f64> {
-    match scalar.plain() {
-        Plain::Int(number) => i32::try_from(number).ok().map(f64::from),
-        Plain::Double(number) => Some(number),
-        Plain::Null | Plain::Bool(_) | Plain::Text(_) | Plain::Refused(_) => None,
-    }
 }

@@ -1,7 +1,7 @@
 //! Warns of what would stay done: a step that nothing undoes, and after which the instance may fail.
 //!
 //! Only failures of steps count. Handlers, timers and operators may end an instance at any time, and a warning that
-//! no order of steps could cure would say nothing.
+//! no order of steps could fix would say nothing.
 
 use std::collections::BTreeSet;
 
@@ -34,7 +34,7 @@ pub fn check(
         .filter(|index| !says(*index) && acts(&steps[*index], acting))
         .filter_map(|index| Some((index, cause(steps, index, &failing, &before)?)))
         .collect();
-    // Whoever undoes nothing is asked once, whoever undoes something may have forgotten a step.
+    // An author who undoes nothing is asked once; one who undoes something may have forgotten a step.
     let told = if (0..steps.len()).any(says) { left.len() } else { 1 };
     for (index, cause) in left.iter().take(told) {
         let title = steps[*index].title();
@@ -138,7 +138,7 @@ fn may_fail(steps: &[Step], index: usize, part: Part) -> bool {
     }
 }
 
-/// Error classes of a step other than those of its action and of whoever calls back.
+/// Error classes of a step other than those of its action and of the party that calls back.
 fn classes(step: &Step, part: Part) -> Vec<&'static str> {
     let mut classes = Vec::new();
     if step.wait.as_ref().is_some_and(|wait| wait.timeout.is_some()) {
@@ -167,7 +167,7 @@ fn classes(step: &Step, part: Part) -> Vec<&'static str> {
     classes
 }
 
-/// What comes of a failure, the worst last.
+/// What follows a failure, the worst last.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum End {
     /// The instance goes on, or completes.
@@ -178,14 +178,14 @@ enum End {
     Failure,
 }
 
-/// What comes of a failure of any class.
+/// What follows a failure of any class.
 fn answers(step: &Step) -> End {
     let listed = step.on_error.keys().map(String::as_str);
     let ends = listed.chain([ANY_CLASS]).map(|class| answered(step, class));
     ends.max().unwrap_or(End::Unanswered)
 }
 
-/// What comes of a failure of `class`, whichever answer holds.
+/// What follows a failure of `class`, whichever answer holds.
 fn answered(step: &Step, class: &str) -> End {
     let mut end = End::Well;
     for (_, _, answer) in step.answers(class) {

@@ -68,7 +68,8 @@ impl UndoRetry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Late {
-    /// The instance went on without the step: a join had enough, or a handler or an answer to an error gave it up.
+    /// The instance went on without the step: a join had enough, or a handler, an answer to an error or an
+    /// operator gave it up.
     Enough,
     /// The outcome was unknown for so long that the step was over.
     TimedOut,
@@ -103,7 +104,7 @@ impl Late {
     }
 }
 
-/// What becomes of a step of which nobody knows whether it happened.
+/// What happens to a step of unknown outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum OnUnknown {
     /// It is undone as if it had.
@@ -115,14 +116,14 @@ pub enum OnUnknown {
     Ignore,
 }
 
-/// What becomes of a success for which the instance did not wait any more.
+/// What happens to a success for which the instance did not wait any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnLate {
     /// It is undone at once.
     Compensate,
     /// It counts: it is undone with everything else if the instance fails afterwards.
     Accept,
-    /// It stays done, whatever happens.
+    /// It stays done in every case.
     Ignore,
 }
 

@@ -1,7 +1,10 @@
 //! Reading what a step does besides its work: what it waits for, and when it starts.
 
+mod decisions;
+
 use std::ops::Range;
 
+use self::decisions::{ENDS, only_decides};
 use super::actions::Reading;
 use super::certain;
 use super::codes;
@@ -37,31 +40,6 @@ const RESULT_SIGNAL_ROOTS: &[Root] = &[
     Root::Event,
     Root::Record,
 ];
-
-/// What ends an instance in place of work.
-const ENDS: [&str; 3] = ["complete", "cancel", "fail"];
-/// What takes time, or comes behind it.
-const BESIDE_NO_END: [&str; 13] = [
-    "effect",
-    "command",
-    "publish",
-    "signal",
-    "saga",
-    "with",
-    "wait",
-    "retry",
-    "timeout",
-    "fail_if",
-    "on_timeout",
-    "repeat",
-    "foreach",
-];
-
-/// Whether a step without work says something that is done at once. The `set` of a loop over a list is that of the loop.
-fn only_decides(fields: &Fields<'_, '_>) -> bool {
-    let decides = ["set", "fail_if", "alias"];
-    fields.get("foreach").is_none() && decides.iter().any(|key| fields.get(key).is_some())
-}
 
 /// Most alternatives of one wait.
 pub const AWAITED_MAX: u32 = 16;
@@ -187,71 +165,6 @@ impl<'r> Reading<'r, '_> {
         self.only_with_an_outcome(fields, &["with", "retry", "timeout"]);
         self.telling(entry, START_ROOTS, EventParts::Moment)
             .map(Action::Publish)
-    }
-
-    /// A step without anything to do, unless a key that is wrong may have been that.
-    fn nothing_to_do(&mut self, fields: &Fields<'_, '_>) {
-        if fields.has_strangers() {
-            return;
-        }
-        self.findings
-            .error(codes::MISSING_KEY, fields.place(), "a step needs something to do")
-            .help(Some(
-                "give it one of effect, command, publish, signal, saga, wait, delay, set, complete, cancel, fail, choice, repeat and foreach"
-                    .to_owned(),
-            ));
-    }
-
-    /// `complete`, `cancel` and `fail`, which end the instance as soon as the step starts.
-    fn decision(&mut self, fields: &Fields<'r, '_>) -> Decision {
-        let first = ENDS.iter().find_map(|key| fields.get(key));
-        let first = first.map_or("fail", |entry| &*entry.key);
-        for key in BESIDE_NO_END {
-            let Some(entry) = fields.get(key) else { continue };
-            let message = format!(
-                "\"{first}\" ends the instance as soon as the step starts, so there is no \"{key}\" beside it"
-            );
-            self.findings
-                .error(codes::CONTRADICTION, entry.key_span.clone(), message)
-                .help(Some(format!(
-                    "move \"{first}\" to a step of its own, which needs what comes before and says under \"if\" when"
-                )));
-        }
-        self.nothing_to_undo(fields);
-        let complete = fields
-            .get("complete")
-            .and_then(|complete| self.complete(complete, START_ROOTS, EventParts::Moment));
-        self.ends_here(fields, &["cancel", "fail"]);
-        let cancel = fields
-            .get("cancel")
-            .and_then(|cancel| self.cancel(cancel, START_ROOTS, EventParts::Moment));
-        self.cancelled_here(fields, &["fail"]);
-        let fail = fields
-            .get("fail")
-            .and_then(|fail| self.fail(fail, START_ROOTS, EventParts::Moment));
-        Decision {
-            complete,
-            cancel,
-            fail,
-        }
-    }
-
-    fn nothing_to_undo(&mut self, fields: &Fields<'_, '_>) {
-        if let Some(entry) = fields.get("compensate") {
-            let message = "a step that only decides leaves nothing to undo";
-            self.findings
-                .error(codes::CONTRADICTION, entry.key_span.clone(), message);
-        }
-    }
-
-    fn only_with_an_outcome(&mut self, fields: &Fields<'_, '_>, keys: &[&str]) {
-        for key in keys {
-            if let Some(entry) = fields.get(key) {
-                let message = format!("\"{key}\" belongs to an effect or a command, and the step has none");
-                self.findings
-                    .error(codes::CONTRADICTION, entry.key_span.clone(), message);
-            }
-        }
     }
 
     /// `wait: {event | signal | callback | any, when, timeout}` of a step that does `action`.
@@ -482,14 +395,14 @@ impl<'r> Reading<'r, '_> {
             self.findings.error(codes::WRONG_VALUE, span, message);
         }
         if let Some(when) = fields.get("when") {
-            let message = "a callback ends the wait, whatever it says";
+            let message = "a callback ends the wait with any content";
             self.findings
                 .error(codes::CONTRADICTION, when.key_span.clone(), message)
                 .help(Some("say with fail_if what is not good enough".to_owned()));
         }
     }
 
-    /// Longest silence of whoever has the token, in milliseconds.
+    /// Longest silence of the holder of the token, in milliseconds.
     fn heartbeat(&mut self, fields: &Fields<'_, '_>) -> Option<i64> {
         let longest = Limits::default().timer_ms.unsigned_abs();
         let entry = fields.get("heartbeat")?;

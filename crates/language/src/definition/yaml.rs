@@ -7,7 +7,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use granit_parser::{Event, Options, Parser, ScalarStyle, Span};
+pub use granit_parser::ScalarStyle;
+use granit_parser::{Event, Options, Parser, Span};
 
 use super::codes;
 use super::findings::Findings;

@@ -249,7 +249,7 @@ impl Expr {
         }
     }
 
-    /// The same with all that is wrong with the text. Of what makes no sense in it nothing is known, so that the rest
+    /// The same with all that is wrong with the text. Nothing is known of its invalid parts, so that the rest
     /// can be checked; it is not to be evaluated.
     #[must_use]
     pub fn read_in(text: &str, roots: &[Root], item: Option<&str>) -> (Self, Vec<CompileError>) {
@@ -348,7 +348,7 @@ impl Expr {
         }
     }
 
-    /// What a condition always gives, whatever it reads.
+    /// What a condition always gives, for all that it reads.
     #[must_use]
     pub fn certain(&self) -> Option<bool> {
         certain(&self.program)

@@ -1,4 +1,4 @@
-//! What somebody may have meant who wrote a name that does not exist.
+//! The name that the author of an unknown one may have meant.
 
 /// Names are compared up to here, so that a hostile name costs little.
 const NAME_CHARS_MAX: usize = 64;

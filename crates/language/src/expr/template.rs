@@ -12,7 +12,7 @@ use crate::json::{Json, write_string};
 pub enum Template {
     /// Constant JSON, compact.
     Constant(Vec<u8>),
-    /// A whole string that is `${expr}`: the value of the expression, whatever its type.
+    /// A whole string that is `${expr}`: the value of the expression, of any type.
     Value(Expr),
     /// Text with `${expr}` in it: a string, numbers and booleans printed as in JSON.
     Text(Vec<TextPart>),

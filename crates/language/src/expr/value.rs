@@ -1,6 +1,6 @@
 //! Values during an evaluation: borrowed from scope and program, shared where they are built.
 //!
-//! Cloning a value is cheap whatever its size, so loops and lists need no copies of what they hold.
+//! Cloning a value is cheap at any size, so loops and lists need no copies of what they hold.
 
 use std::ops::Deref;
 use std::rc::Rc;

@@ -2,14 +2,14 @@
 
 use std::convert::Infallible;
 
-use super::Failure;
+use super::{Failure, ModuleError};
 
 /// There is none.
 pub struct Engine(Infallible);
 
 impl Engine {
-    pub fn compile(_: &[u8]) -> Result<Self, String> {
-        Err("this runner is built without the feature \"wasm\"".to_owned())
+    pub fn compile(_: &[u8]) -> Result<Self, ModuleError> {
+        Err(ModuleError::NoEngine)
     }
 
     pub fn call(&self, _: &[u8], _: &[u8]) -> Result<Vec<u8>, Failure> {

@@ -1,10 +1,10 @@
 //! What a program answers: the new state, work, and perhaps the end.
 //!
-//! Reading is strict. A key that nobody knows is a mistake of the program, and it is told with its place, for
+//! Reading is strict. An unknown key is a mistake of the program, and it is told with its place, for
 //! instance `work[2].effect`.
 
 use crate::expr::write_sorted;
-use crate::json::Json;
+use crate::json::{Json, JsonError};
 
 /// Longest name, type or code, in bytes.
 const WORD_BYTES_MAX: usize = 128;
@@ -59,13 +59,52 @@ pub enum Work {
     },
 }
 
+/// The keys of which work has exactly one.
+const KINDS: [&str; 5] = ["effect", "command", "publish", "timer", "clear_timer"];
+
+/// What is wrong with an answer, and where.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AnswerError {
+    #[error("the answer cannot be read: {0}")]
+    Json(#[from] JsonError),
+    #[error("{at} is not {wanted}")]
+    IsNot { at: String, wanted: String },
+    #[error("{at} needs the key \"{key}\"")]
+    Lacks { at: String, key: String },
+    #[error("{at} needs one of the keys {}", KINDS.join(", "))]
+    Kind { at: String },
+    #[error("{at} has the key \"{}\", known are {known}", key.escape_debug())]
+    UnknownKey { at: String, key: String, known: String },
+    #[error("{at} \"{}\" is not a name: letters, digits, '_', '-' and '.'", name.escape_debug())]
+    Name { at: String, name: String },
+    #[error("complete and fail exclude each other")]
+    CompleteAndFail,
+    #[error("{at}.timeout_ms needs a name: without one nothing waits for the outcome")]
+    TimeoutWithoutName { at: String },
+}
+
+impl AnswerError {
+    fn is_not(at: impl Into<String>, wanted: impl Into<String>) -> Self {
+        Self::IsNot {
+            at: at.into(),
+            wanted: wanted.into(),
+        }
+    }
+
+    fn lacks(at: &str, key: &str) -> Self {
+        Self::Lacks {
+            at: at.to_owned(),
+            key: key.to_owned(),
+        }
+    }
+}
+
 /// Reads an answer whose nesting goes at most `depth_max` levels deep.
 ///
 /// # Errors
-/// The place of the first mistake, and what it is.
-pub fn read(bytes: &[u8], depth_max: usize) -> Result<Answer, String> {
-    let json =
-        Json::parse(bytes, depth_max).map_err(|error| format!("the answer cannot be read: {error}"))?;
+/// [`AnswerError`] for the first mistake.
+pub fn read(bytes: &[u8], depth_max: usize) -> Result<Answer, AnswerError> {
+    let json = Json::parse(bytes, depth_max)?;
     let answer = Object::new(
         &json,
         "the answer".to_owned(),
@@ -79,16 +118,16 @@ pub fn read(bytes: &[u8], depth_max: usize) -> Result<Answer, String> {
                 .map(|(index, item)| work(item, &format!("work[{index}]")))
                 .collect::<Result<_, _>>()?
         }
-        Some(_) => return Err("work is not a list".to_owned()),
+        Some(_) => return Err(AnswerError::is_not("work", "a list")),
     };
     let complete = match answer.get("complete") {
         None | Some(Json::Bool(false)) => false,
         Some(Json::Bool(true)) => true,
-        Some(_) => return Err("complete is neither true nor false".to_owned()),
+        Some(_) => return Err(AnswerError::is_not("complete", "true or false")),
     };
     let fail = answer.get("fail").map(fail).transpose()?;
     let end = match (complete, fail) {
-        (true, Some(_)) => return Err("complete and fail exclude each other".to_owned()),
+        (true, Some(_)) => return Err(AnswerError::CompleteAndFail),
         (true, None) => Some(End::Complete),
         (false, fail) => fail,
     };
@@ -99,15 +138,14 @@ pub fn read(bytes: &[u8], depth_max: usize) -> Result<Answer, String> {
     })
 }
 
-fn fail(json: &Json<'_>) -> Result<End, String> {
+fn fail(json: &Json<'_>) -> Result<End, AnswerError> {
     let fail = Object::new(json, "fail".to_owned(), &["code", "message"])?;
     let message = match fail.get("message") {
         None => String::new(),
         Some(Json::Str(text)) if text.len() <= MESSAGE_BYTES_MAX => text.clone().into_owned(),
         Some(_) => {
-            return Err(format!(
-                "fail.message is not text of at most {MESSAGE_BYTES_MAX} bytes"
-            ));
+            let wanted = format!("text of at most {MESSAGE_BYTES_MAX} bytes");
+            return Err(AnswerError::is_not("fail.message", wanted));
         }
     };
     Ok(End::Fail {
@@ -116,11 +154,11 @@ fn fail(json: &Json<'_>) -> Result<End, String> {
     })
 }
 
-fn work(json: &Json<'_>, at: &str) -> Result<Work, String> {
-    const KINDS: [&str; 5] = ["effect", "command", "publish", "timer", "clear_timer"];
+fn work(json: &Json<'_>, at: &str) -> Result<Work, AnswerError> {
     let mut kinds = KINDS.into_iter().filter(|kind| json.get(kind).is_some());
     let (Some(kind), None) = (kinds.next(), kinds.next()) else {
-        return Err(format!("{at} needs one of the keys {}", KINDS.join(", ")));
+        let at = at.to_owned();
+        return Err(AnswerError::Kind { at });
     };
     let object = |keys| Object::new(json, at.to_owned(), keys);
     match kind {
@@ -140,9 +178,8 @@ fn work(json: &Json<'_>, at: &str) -> Result<Work, String> {
             let name = item.get("name").map(|_| item.name("name")).transpose()?;
             let timeout_ms = item.span("timeout_ms", 1)?;
             if name.is_none() && timeout_ms.is_some() {
-                return Err(format!(
-                    "{at}.timeout_ms means nothing without a name: nobody waits for it"
-                ));
+                let at = at.to_owned();
+                return Err(AnswerError::TimeoutWithoutName { at });
             }
             Ok(Work::Command {
                 name,
@@ -170,7 +207,7 @@ fn work(json: &Json<'_>, at: &str) -> Result<Work, String> {
             let after_ms = item.span("after_ms", 0)?;
             Ok(Work::SetTimer {
                 name: item.name("timer")?,
-                after_ms: after_ms.ok_or_else(|| format!("{at} needs the key \"after_ms\""))?,
+                after_ms: after_ms.ok_or_else(|| AnswerError::lacks(at, "after_ms"))?,
             })
         }
         _ => Ok(Work::ClearTimer {
@@ -186,31 +223,34 @@ struct Object<'a, 'j> {
 }
 
 impl<'a, 'j> Object<'a, 'j> {
-    fn new(json: &'a Json<'j>, at: String, keys: &[&str]) -> Result<Self, String> {
+    fn new(json: &'a Json<'j>, at: String, keys: &[&str]) -> Result<Self, AnswerError> {
         let Json::Map(members) = json else {
-            return Err(format!("{at} is not an object"));
+            return Err(AnswerError::is_not(at, "an object"));
         };
         match members.iter().find(|(key, _)| !keys.contains(&key.as_ref())) {
-            Some((key, _)) => Err(format!(
-                "{at} has the key \"{}\", known are {}",
-                key.escape_debug(),
-                keys.join(", ")
-            )),
+            Some((key, _)) => Err(AnswerError::UnknownKey {
+                at,
+                key: key.clone().into_owned(),
+                known: keys.join(", "),
+            }),
             None => Ok(Self { json, at }),
         }
+    }
+
+    fn is_not(&self, key: &str, wanted: impl Into<String>) -> AnswerError {
+        AnswerError::is_not(format!("{}.{key}", self.at), wanted)
     }
 
     fn get(&self, key: &str) -> Option<&'a Json<'j>> {
         self.json.get(key)
     }
 
-    fn required(&self, key: &str) -> Result<&'a Json<'j>, String> {
-        self.get(key)
-            .ok_or_else(|| format!("{} needs the key \"{key}\"", self.at))
+    fn required(&self, key: &str) -> Result<&'a Json<'j>, AnswerError> {
+        self.get(key).ok_or_else(|| AnswerError::lacks(&self.at, key))
     }
 
     /// Text without blanks.
-    fn word(&self, key: &str) -> Result<String, String> {
+    fn word(&self, key: &str) -> Result<String, AnswerError> {
         match self.required(key)? {
             Json::Str(text)
                 if (1..=WORD_BYTES_MAX).contains(&text.len())
@@ -218,31 +258,28 @@ impl<'a, 'j> Object<'a, 'j> {
             {
                 Ok(text.clone().into_owned())
             }
-            _ => Err(format!(
-                "{}.{key} is not text without blanks of 1 to {WORD_BYTES_MAX} bytes",
-                self.at
-            )),
+            _ => {
+                let wanted = format!("text without blanks of 1 to {WORD_BYTES_MAX} bytes");
+                Err(self.is_not(key, wanted))
+            }
         }
     }
 
     /// The program's own name for work or a timer.
-    fn name(&self, key: &str) -> Result<String, String> {
+    fn name(&self, key: &str) -> Result<String, AnswerError> {
         let name = self.word(key)?;
         let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
         if name.chars().all(allowed) {
             return Ok(name);
         }
-        Err(format!(
-            "{}.{key} \"{}\" is not a name: letters, digits, '_', '-' and '.'",
-            self.at,
-            name.escape_debug()
-        ))
+        let at = format!("{}.{key}", self.at);
+        Err(AnswerError::Name { at, name })
     }
 
-    fn object(&self, key: &str) -> Result<Vec<u8>, String> {
+    fn object(&self, key: &str) -> Result<Vec<u8>, AnswerError> {
         let json = self.required(key)?;
         if !matches!(json, Json::Map(_)) {
-            return Err(format!("{}.{key} is not an object", self.at));
+            return Err(self.is_not(key, "an object"));
         }
         let mut out = Vec::with_capacity(256);
         write_sorted(json, &mut out);
@@ -250,7 +287,7 @@ impl<'a, 'j> Object<'a, 'j> {
     }
 
     /// An object, or none, which is an empty one.
-    fn payload(&self, key: &str) -> Result<Vec<u8>, String> {
+    fn payload(&self, key: &str) -> Result<Vec<u8>, AnswerError> {
         match self.get(key) {
             None => Ok(b"{}".to_vec()),
             Some(_) => self.object(key),
@@ -258,11 +295,11 @@ impl<'a, 'j> Object<'a, 'j> {
     }
 
     /// Whole milliseconds.
-    fn span(&self, key: &str, min: i64) -> Result<Option<i64>, String> {
+    fn span(&self, key: &str, min: i64) -> Result<Option<i64>, AnswerError> {
         match self.get(key) {
             None => Ok(None),
             Some(Json::Int(number)) if *number >= min => Ok(Some(*number)),
-            Some(_) => Err(format!("{}.{key} is not a whole number from {min} on", self.at)),
+            Some(_) => Err(self.is_not(key, format!("a whole number from {min} on"))),
         }
     }
 }
@@ -356,10 +393,10 @@ mod tests {
                 r#"{"state":{},"complete":true,"fail":{"code":"x"}}"#,
                 "exclude each other",
             ),
-            (r#"{"state":{},"complete":1}"#, "neither true nor false"),
+            (r#"{"state":{},"complete":1}"#, "complete is not true or false"),
             (r#"{"state":{"a":[[[[1]]]]}}"#, "nested deeper than 5"),
         ] {
-            let said = read(text.as_bytes(), 5).expect_err(text);
+            let said = read(text.as_bytes(), 5).expect_err(text).to_string();
             assert!(said.contains(expected), "{text}: {said}");
         }
     }

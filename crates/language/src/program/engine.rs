@@ -5,7 +5,7 @@ use wasmi::{
     Module, Store, StoreLimits, StoreLimitsBuilder, TrapCode, TypedFunc, ValType,
 };
 
-use super::{ANSWER_BYTES_MAX, FUEL_PER_CALL, Failure, MEMORY_BYTES_MAX, MODULE_BYTES_MAX};
+use super::{ANSWER_BYTES_MAX, FUEL_PER_CALL, Failure, MEMORY_BYTES_MAX, MODULE_BYTES_MAX, ModuleError};
 
 /// Takes memory for bytes that the runner is about to write: `(bytes) -> address`.
 const ALLOC: &str = "saga_alloc";
@@ -46,30 +46,29 @@ fn config() -> Config {
 }
 
 impl Engine {
-    pub fn compile(bytes: &[u8]) -> Result<Self, String> {
+    pub fn compile(bytes: &[u8]) -> Result<Self, ModuleError> {
         // Its text form is taken too by some, and would be parsed by rules that change.
         if !bytes.starts_with(b"\0asm") {
-            return Err("it is not a WebAssembly module in its binary form".to_owned());
+            return Err(ModuleError::NotBinary);
         }
         debug_assert!(bytes.len() <= MODULE_BYTES_MAX, "the caller has looked");
         let interpreter = Interpreter::new(&config());
-        let module = Module::new(&interpreter, bytes).map_err(|error| error.to_string())?;
+        let module =
+            Module::new(&interpreter, bytes).map_err(|error| ModuleError::Invalid(error.to_string()))?;
         if let Some(import) = module.imports().next() {
-            return Err(format!(
-                "it imports {}.{}; a program has its state and its input, and may import nothing",
-                import.module(),
-                import.name()
-            ));
+            return Err(ModuleError::Import {
+                module: import.module().to_owned(),
+                name: import.name().to_owned(),
+            });
         }
         let engine = Self { interpreter, module };
         engine.check_exports()?;
         // Shows what does not fit into its bounds from the first.
-        let started = engine.start();
-        started.map_err(|failure| format!("it cannot be started: {failure}"))?;
+        engine.start().map_err(ModuleError::Start)?;
         Ok(engine)
     }
 
-    fn check_exports(&self) -> Result<(), String> {
+    fn check_exports(&self) -> Result<(), ModuleError> {
         use ValType::{I32, I64};
         for (name, params, results) in [
             (ALLOC, &[I32][..], &[I32][..]),
@@ -88,12 +87,12 @@ impl Engine {
                     names.join(", ")
                 };
                 let (params, results) = (list(params), list(results));
-                return Err(format!("it exports no function {name}({params}) -> {results}"));
+                return Err(ModuleError::NoFunction(format!("{name}({params}) -> {results}")));
             }
         }
         match self.module.get_export(MEMORY) {
             Some(ExternType::Memory(_)) => Ok(()),
-            _ => Err(format!("it exports no memory \"{MEMORY}\"")),
+            _ => Err(ModuleError::NoMemory(MEMORY)),
         }
     }
 

@@ -50,6 +50,28 @@ pub enum Failure {
     Answer(String),
 }
 
+/// Why bytes are not a program.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ModuleError {
+    #[error("it is {bytes} bytes long, at most {MODULE_BYTES_MAX} are allowed")]
+    TooLong { bytes: usize },
+    /// The text form is refused, too.
+    #[error("it is not a WebAssembly module in its binary form")]
+    NotBinary,
+    #[error("{0}")]
+    Invalid(String),
+    #[error("it imports {module}.{name}; a program has its state and its input, and may import nothing")]
+    Import { module: String, name: String },
+    #[error("it exports no function {0}")]
+    NoFunction(String),
+    #[error("it exports no memory \"{0}\"")]
+    NoMemory(&'static str),
+    #[error("it cannot be started: {0}")]
+    Start(Failure),
+    #[error("this runner is built without the feature \"wasm\"")]
+    NoEngine,
+}
+
 /// Modules in use, by the hash of their bytes. A memory and no state: what is not found is compiled again.
 static COMPILED: Mutex<BTreeMap<[u8; 32], Weak<Program>>> = Mutex::new(BTreeMap::new());
 
@@ -57,13 +79,10 @@ impl Program {
     /// Checks and compiles a module, or finds it among those in use.
     ///
     /// # Errors
-    /// A sentence that says why this is not a program.
-    pub fn compile(bytes: &Arc<[u8]>) -> Result<Arc<Self>, String> {
+    /// [`ModuleError`] where this is not a program.
+    pub fn compile(bytes: &Arc<[u8]>) -> Result<Arc<Self>, ModuleError> {
         if bytes.len() > MODULE_BYTES_MAX {
-            return Err(format!(
-                "it is {} bytes long, at most {MODULE_BYTES_MAX} are allowed",
-                bytes.len()
-            ));
+            return Err(ModuleError::TooLong { bytes: bytes.len() });
         }
         let hash: [u8; 32] = Sha256::digest(bytes).into();
         let known = || COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -76,7 +95,7 @@ impl Program {
             engine: engine::Engine::compile(bytes)?,
         });
         let mut known = known();
-        // Somebody else may have compiled it meanwhile.
+        // Another thread may have compiled it meanwhile.
         if let Some(program) = known.get(&hash).and_then(Weak::upgrade) {
             return Ok(program);
         }

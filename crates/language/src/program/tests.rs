@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{ANSWER_BYTES_MAX, Failure, MODULE_BYTES_MAX, Program};
+use super::{ANSWER_BYTES_MAX, Failure, MODULE_BYTES_MAX, ModuleError, Program};
 
 /// A program that answers with the object behind the first `"answer":` in its input, or else in its state.
 pub const ECHO: &str = include_str!("echo.wat");
@@ -31,7 +31,8 @@ fn skeleton(head: &str, body: &str) -> String {
 }
 
 fn refusal(wat: &str) -> String {
-    Program::compile(&module(wat)).expect_err("no program")
+    let refused = Program::compile(&module(wat)).expect_err("no program");
+    refused.to_string()
 }
 
 #[test]
@@ -106,13 +107,15 @@ fn modules_that_are_no_programs_are_refused_with_the_reason() {
         assert!(said.contains(expected), "{wat}: {said}");
     }
     let compile = |bytes: &[u8]| Program::compile(&Arc::from(bytes)).expect_err("no program");
-    assert!(compile(b"(module)").contains("binary form"));
-    assert!(compile(b"\0asm\x01\0\0\0\x01\xff").contains(""), "cut off");
-    assert!(compile(&vec![0; MODULE_BYTES_MAX + 1]).contains("at most 1048576"));
+    assert_eq!(compile(b"(module)"), ModuleError::NotBinary);
+    let cut_off = compile(b"\0asm\x01\0\0\0\x01\xff");
+    assert!(matches!(cut_off, ModuleError::Invalid(_)), "{cut_off}");
+    let bytes = MODULE_BYTES_MAX + 1;
+    assert_eq!(compile(&vec![0; bytes]), ModuleError::TooLong { bytes });
 }
 
 #[test]
-fn what_goes_wrong_in_a_call_stops_it_in_the_same_way_each_time() {
+fn a_faulty_call_of_a_program_stops_the_same_way_each_time() {
     for (body, expected) in [
         ("(loop br 0)", "used up its 20000000 units of fuel"),
         (

@@ -96,7 +96,7 @@ impl Cron {
     /// Reads minute, hour, day of the month, month and day of the week.
     ///
     /// # Errors
-    /// [`CronError`] for the first field that makes no sense.
+    /// [`CronError`] for the first field that is invalid.
     pub fn parse(text: &str) -> Result<Self, CronError> {
         let whole = |message: String| CronError {
             at: 0..text.len(),
@@ -294,7 +294,7 @@ impl Field {
             None => (text, None),
         };
         let (first, last) = if range == "*" {
-            // The week has seven days, whatever Sunday is called.
+            // The week has seven days; Sunday is 0 or 7.
             (self.first, if self.last == 7 { 6 } else { self.last })
         } else if let Some((first, last)) = range.split_once('-') {
             let (first, last) = (self.value(first)?, self.value(last)?);
@@ -320,7 +320,7 @@ impl Field {
         let step = number(text).filter(|step| (1..=self.last).contains(step));
         step.ok_or_else(|| {
             format!(
-                "\"{}\" is no step, allowed are 1 to {}",
+                "\"{}\" is not a step, allowed are 1 to {}",
                 text.escape_debug(),
                 self.last
             )
@@ -340,7 +340,7 @@ impl Field {
                 _ => String::new(),
             };
             format!(
-                "\"{}\" is none, allowed are {} to {}{others}",
+                "\"{}\" is not allowed; allowed are {} to {}{others}",
                 text.escape_debug(),
                 self.first,
                 self.last

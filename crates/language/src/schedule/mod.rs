@@ -1,4 +1,4 @@
-//! When sagas start by the clock: which planned times are due, and what becomes of those that were missed.
+//! When sagas start by the clock: which planned times are due, and what happens to those that were missed.
 //!
 //! Nothing here knows shards or instances. Which of the due times is started at once is decided where it is known
 //! what still runs; see the shard.
@@ -38,7 +38,7 @@ pub struct Schedule {
     pub overlap: Overlap,
 }
 
-/// What becomes of planned times that were missed. Of what runs, the oldest is first.
+/// What happens to planned times that were missed. Of what runs, the oldest is first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CatchUp {
@@ -63,7 +63,7 @@ pub struct MadeUp {
     pub max: usize,
 }
 
-/// What becomes of a planned time while an earlier run is under way.
+/// What happens to a planned time while an earlier run is under way.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Overlap {
@@ -223,7 +223,7 @@ pub fn address(tenant: &TenantId, saga: &SagaName) -> InstanceId {
     }
 }
 
-/// The shard that looks after the schedules of a tenant.
+/// The shard that runs the schedules of a tenant.
 #[must_use]
 pub fn owner(tenant: &TenantId, shards: u16) -> u16 {
     shard_of(tenant, &Key::parse(SCHEDULE_KEY).expect("a legal key"), shards)
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_time_runs_whatever_is_said_about_the_missed() {
+    fn a_run_on_time_starts_under_every_catch_up_rule() {
         let daily = schedule("0 6 * * *");
         let (after, planned) = (time("2026-01-01T06:00:00Z"), time("2026-01-02T06:00:00Z"));
         let short = CatchUp::UpTo(MadeUp {

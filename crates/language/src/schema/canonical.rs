@@ -1,10 +1,12 @@
-//! A schema in one form, whatever its text looks like.
+//! A schema in one form, for every way to write it.
 
 use std::borrow::Cow;
 
 use regex::Regex;
 
-use super::{Additional, ArrayRules, Kinds, NumberRules, ObjectRules, Rules, Schema, SchemaId, TextRules};
+use super::{
+    Additional, ArrayRules, BrokenSchema, Kinds, NumberRules, ObjectRules, Rules, Schema, SchemaId, TextRules,
+};
 use crate::json::Json;
 
 /// The parts in the order in which they are reached from the whole; references are their numbers.
@@ -125,10 +127,10 @@ fn text(text: &str) -> Json<'static> {
 /// Reads what [`form`] wrote.
 ///
 /// # Errors
-/// A sentence, where it is something else.
-pub(super) fn read(form: &Json<'_>) -> Result<Schema, String> {
+/// [`BrokenSchema`] where it is something else.
+pub(super) fn read(form: &Json<'_>) -> Result<Schema, BrokenSchema> {
     let Json::List(parts) = form else {
-        return Err("a schema is a list of parts".to_owned());
+        return Err(BrokenSchema::NoList);
     };
     let parts: Vec<Rules> = parts
         .iter()
@@ -141,7 +143,7 @@ pub(super) fn read(form: &Json<'_>) -> Result<Schema, String> {
         })
         .collect::<Result<_, _>>()?;
     if parts.is_empty() {
-        return Err("a schema has a part".to_owned());
+        return Err(BrokenSchema::Empty);
     }
     Ok(Schema { parts })
 }
@@ -153,7 +155,7 @@ struct Reader<'j> {
 }
 
 impl<'j> Reader<'j> {
-    fn rules(&self) -> Result<Rules, String> {
+    fn rules(&self) -> Result<Rules, BrokenSchema> {
         let mut rules = Rules {
             never: self.flag("never")?.unwrap_or_default(),
             ..Rules::default()
@@ -215,7 +217,7 @@ impl<'j> Reader<'j> {
         Ok(rules)
     }
 
-    fn objects(&self) -> Result<ObjectRules, String> {
+    fn objects(&self) -> Result<ObjectRules, BrokenSchema> {
         let mut objects = ObjectRules {
             names: self.part("propertyNames")?,
             min_properties: self.count("minProperties")?,
@@ -256,7 +258,7 @@ impl<'j> Reader<'j> {
         Ok(objects)
     }
 
-    fn list(&self, name: &'static str) -> Result<Option<&'j [Json<'j>]>, String> {
+    fn list(&self, name: &'static str) -> Result<Option<&'j [Json<'j>]>, BrokenSchema> {
         match self.rules.get(name) {
             None => Ok(None),
             Some(Json::List(items)) => Ok(Some(items)),
@@ -264,7 +266,7 @@ impl<'j> Reader<'j> {
         }
     }
 
-    fn flag(&self, name: &'static str) -> Result<Option<bool>, String> {
+    fn flag(&self, name: &'static str) -> Result<Option<bool>, BrokenSchema> {
         match self.rules.get(name) {
             None => Ok(None),
             Some(Json::Bool(flag)) => Ok(Some(*flag)),
@@ -272,7 +274,7 @@ impl<'j> Reader<'j> {
         }
     }
 
-    fn number(&self, name: &'static str) -> Result<Option<f64>, String> {
+    fn number(&self, name: &'static str) -> Result<Option<f64>, BrokenSchema> {
         match self.rules.get(name) {
             None => Ok(None),
             Some(Json::Double(number)) => Ok(Some(*number)),
@@ -280,7 +282,7 @@ impl<'j> Reader<'j> {
         }
     }
 
-    fn count(&self, name: &'static str) -> Result<Option<usize>, String> {
+    fn count(&self, name: &'static str) -> Result<Option<usize>, BrokenSchema> {
         match self.rules.get(name) {
             None => Ok(None),
             Some(Json::Int(number)) => usize::try_from(*number).map(Some).map_err(|_| broken(name)),
@@ -288,16 +290,16 @@ impl<'j> Reader<'j> {
         }
     }
 
-    fn part(&self, name: &'static str) -> Result<Option<SchemaId>, String> {
+    fn part(&self, name: &'static str) -> Result<Option<SchemaId>, BrokenSchema> {
         self.rules.get(name).map(|part| self.id(name, part)).transpose()
     }
 
-    fn parts(&self, name: &'static str) -> Result<Vec<SchemaId>, String> {
+    fn parts(&self, name: &'static str) -> Result<Vec<SchemaId>, BrokenSchema> {
         let parts = self.list(name)?.unwrap_or_default().iter();
         parts.map(|part| self.id(name, part)).collect()
     }
 
-    fn id(&self, name: &'static str, part: &Json<'_>) -> Result<SchemaId, String> {
+    fn id(&self, name: &'static str, part: &Json<'_>) -> Result<SchemaId, BrokenSchema> {
         let id = match part {
             Json::Int(id) => usize::try_from(*id).ok().filter(|id| *id < self.parts),
             _ => None,
@@ -306,17 +308,17 @@ impl<'j> Reader<'j> {
     }
 }
 
-fn text_of<'j>(name: &'static str, value: &'j Json<'_>) -> Result<&'j str, String> {
+fn text_of<'j>(name: &'static str, value: &'j Json<'_>) -> Result<&'j str, BrokenSchema> {
     match value {
         Json::Str(text) => Ok(text),
         _ => Err(broken(name)),
     }
 }
 
-fn regex(name: &'static str, value: &Json<'_>) -> Result<Regex, String> {
-    Regex::new(text_of(name, value)?).map_err(|error| format!("{name} of a schema: {error}"))
+fn regex(name: &'static str, value: &Json<'_>) -> Result<Regex, BrokenSchema> {
+    Regex::new(text_of(name, value)?).map_err(|error| BrokenSchema::Pattern { name, error })
 }
 
-fn broken(name: &str) -> String {
-    format!("{name} of a schema is damaged")
+const fn broken(name: &'static str) -> BrokenSchema {
+    BrokenSchema::Keyword(name)
 }

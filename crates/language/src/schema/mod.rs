@@ -12,6 +12,19 @@ use regex::Regex;
 
 use super::json::Json;
 
+/// Why a stored form is not that of a schema.
+#[derive(Debug, thiserror::Error)]
+pub enum BrokenSchema {
+    #[error("a schema is a list of parts")]
+    NoList,
+    #[error("a schema has a part")]
+    Empty,
+    #[error("{0} of a schema is damaged")]
+    Keyword(&'static str),
+    #[error("{name} of a schema: {error}")]
+    Pattern { name: &'static str, error: regex::Error },
+}
+
 pub use validate::Violation;
 
 /// The kinds of JSON values, as a set.
@@ -188,8 +201,8 @@ impl Schema {
     /// Reads [`Schema::canonical`].
     ///
     /// # Errors
-    /// A sentence, where it is something else.
-    pub fn from_canonical(form: &Json<'_>) -> Result<Self, String> {
+    /// [`BrokenSchema`] where it is something else.
+    pub fn from_canonical(form: &Json<'_>) -> Result<Self, BrokenSchema> {
         canonical::read(form)
     }
 

@@ -1,4 +1,4 @@
-//! Aliases that this shard looks after: who has them, and events on their way to those.
+//! Aliases that this shard stores: who has them, and events on their way to those.
 //!
 //! What owners tell, and the events that are matched, are inputs of the alias's address. Each event becomes one row
 //! of the outbox for each owner, in the transaction that takes it, so none is lost and none is forwarded twice. An
@@ -16,7 +16,7 @@ use saga_runner_kernel::work::{Attempt, Piece, WorkItem, WorkKind, WorkRef};
 
 use super::apply::{Fate, Turn};
 use super::asking;
-use super::poison::Fault;
+use super::fault::Fault;
 use super::staging::Run;
 use super::watch::Told;
 use crate::storage::StorageError;
@@ -24,6 +24,13 @@ use crate::storage::rows::{RELEASED_TIMER, Released};
 
 /// What a forwarded event has around its payload, in bytes, besides its own texts.
 const ENVELOPE_BYTES: usize = 2_048;
+
+/// What an alias answers an instance that registers it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OwnerAnswer {
+    Accepted,
+    Refused,
+}
 
 impl Run<'_> {
     /// Takes what is addressed to an alias.
@@ -142,7 +149,7 @@ impl Run<'_> {
         self.tell(input, Told::Outcome(Outcome::Applied, &[]));
         // It was refused before, and an operator has retried it. The answer goes out before the events that are forwarded.
         if turn.attempts > 1 {
-            self.answer_owner(alias, input, owner, turn, false)?;
+            self.answer_owner(alias, input, owner, turn, OwnerAnswer::Accepted)?;
         }
         for (number, waiting, bytes) in self.batch.inbox(id)? {
             self.leave(id, number, waiting.reason, bytes)?;
@@ -160,7 +167,7 @@ impl Run<'_> {
         input: &Input,
         owner: &Owner,
         turn: Turn,
-        refused: bool,
+        answer: OwnerAnswer,
     ) -> Result<(), StorageError> {
         let log_sequence = self.next_sequence();
         let row = WorkRef {
@@ -174,7 +181,7 @@ impl Run<'_> {
                 alias: alias.clone(),
                 generation: owner.generation,
             },
-            refused,
+            refused: answer == OwnerAnswer::Refused,
         };
         let cluster = self.ground.cluster;
         self.tell_now(
@@ -189,7 +196,7 @@ impl Run<'_> {
         let mut row = self.batch.alias(id)?;
         row.owners.retain(|known| known != owner);
         self.batch.put_alias(id, &row)?;
-        self.answer_owner(alias, input, owner, Turn::FIRST, true)
+        self.answer_owner(alias, input, owner, Turn::FIRST, OwnerAnswer::Refused)
     }
 
     /// Releases an alias that has accepted a generation which no longer has it: the registration was retried so late that the
@@ -296,7 +303,7 @@ impl Run<'_> {
         Ok(Fate::Done)
     }
 
-    /// What becomes of an event for which no instance is there.
+    /// What happens to an event for which no instance is there.
     fn no_instance(&self, input: &Input) -> NoInstance {
         let active = self.ground.definitions.active(&input.instance.saga);
         active.map_or(NoInstance::Ignore, |saga| saga.lifecycle.no_instance)

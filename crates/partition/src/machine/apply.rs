@@ -6,24 +6,21 @@ use std::sync::Arc;
 
 use saga_runner_kernel::alias::Alias;
 use saga_runner_kernel::definition::model::DEADLINE;
-use saga_runner_kernel::ids::{DefinitionHash, InstanceId, TimeMs};
-use saga_runner_kernel::input::{Control, Input, InputBody, Origin, SourceStream, StuckDecision};
-use saga_runner_kernel::patch::{IgnoreReason, Note, Outcome, Patch};
-use saga_runner_kernel::record::{Record, Summary};
+use saga_runner_kernel::ids::InstanceId;
+use saga_runner_kernel::input::{Control, Input, InputBody, StuckDecision};
+use saga_runner_kernel::patch::{IgnoreReason, Outcome, Patch};
+use saga_runner_kernel::record::Record;
 use saga_runner_kernel::schedule;
 use saga_runner_kernel::transition::{
-    Context, Last, Rejection, apply_ended, apply_traced, migrate, reaches_ended, refusal,
+    Context, Last, Rejection, apply_ended, apply_traced, migrate, reaches_ended, refusal, replaces,
 };
-use saga_runner_kernel::work::WorkRef;
 
 use super::asking::Asked;
-use super::poison::Fault;
+use super::fault::Fault;
 use super::staging::Run;
 use super::watch::{Told, Watch};
 use crate::storage::StorageError;
-use crate::storage::rows::{
-    EndedRow, HistoryOutcome, HistoryRow, Tombstone as Row, WaitReason, early_number, encode_waiting,
-};
+use crate::storage::rows::{Tombstone as Row, WaitReason, early_number};
 
 /// One execution of an input.
 #[derive(Debug, Clone, Copy)]
@@ -47,13 +44,13 @@ impl Turn {
     };
 
     /// Whether the input was kept before, so that later ones may have been applied.
-    const fn is_again(self) -> bool {
+    pub const fn is_again(self) -> bool {
         self.deferred_as.is_some() || self.attempts > 1
     }
 }
 
 /// What the kernel has made of an input, if it has not panicked.
-type Applied = std::thread::Result<Result<Patch, Rejection>>;
+pub type Applied = std::thread::Result<Result<Patch, Rejection>>;
 
 /// What an execution came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,9 +63,6 @@ pub enum Fate {
     /// It is a dead letter, and what comes later for its instance waits.
     Poison,
 }
-
-/// Part of the time that a command has, which its input may have waited without a longer deadline.
-const BACKLOG_PART: i64 = 10;
 
 impl Run<'_> {
     /// Takes a new input: applies it with all that it sets free, or lets it wait behind earlier ones.
@@ -124,11 +118,16 @@ impl Run<'_> {
             }
         };
         let fate = self.execute(input, turn)?;
-        self.follow(&input.instance, fate)
+        self.follow(input, fate)
     }
 
-    /// Applies what an input has readmitted.
-    pub fn follow(&mut self, id: &InstanceId, fate: Fate) -> Result<Fate, StorageError> {
+    /// Applies what an input has readmitted. Where the input was begun alone, that is left to commits of their own: whatever
+    /// kills the process there is not to be mistaken for this input.
+    pub fn follow(&mut self, input: &Input, fate: Fate) -> Result<Fate, StorageError> {
+        let id = &input.instance;
+        if self.ground.isolation.is_needed(input.origin) {
+            return self.readmit_alone(id, fate);
+        }
         match fate {
             Fate::Readmits => self.readmit(id),
             Fate::Begins => self.admit_early(id),
@@ -169,6 +168,10 @@ impl Run<'_> {
         if let Some(poison) = self.poison(input) {
             return self.dead_letter_poison(input, record, poison, turn);
         }
+        let record = match record {
+            Some(found) if replaces(input) => return self.replace(input, found, definition, turn),
+            record => record,
+        };
         let log_sequence = self.next_sequence();
         let context = Context {
             limits: self.ground.limits,
@@ -177,7 +180,7 @@ impl Run<'_> {
             generation,
             again: turn.is_again(),
         };
-        let trace = self.ground.watch.map(Watch::trace);
+        let trace = self.ground.watch.and_then(Watch::trace);
         let applied = catch_unwind(AssertUnwindSafe(|| {
             if let (InputBody::Control(Control::Migrate { to, .. }), Some(record)) = (&input.body, &record)
                 && let Some(target) = definitions.by_hash(to)
@@ -190,7 +193,7 @@ impl Run<'_> {
     }
 
     /// Writes what the kernel has made of an input.
-    fn conclude(
+    pub fn conclude(
         &mut self,
         input: &Input,
         record: Option<Record>,
@@ -250,7 +253,7 @@ impl Run<'_> {
             start: tombstone.start,
             record: record.as_ref(),
         };
-        let trace = self.ground.watch.map(Watch::trace);
+        let trace = self.ground.watch.and_then(Watch::trace);
         let applied = catch_unwind(AssertUnwindSafe(|| {
             let (active, own) = (active.map(Arc::as_ref), own.map(Arc::as_ref));
             apply_ended(active, own, id, last, input, &context, trace)
@@ -267,21 +270,19 @@ impl Run<'_> {
         // It has ended and stays so, unless it is the one that changes.
         let before = record.filter(|_| same);
         if let Some(before) = &before {
-            self.reopen(id, tombstone.summary, before.definition)?;
+            self.reopen(id, tombstone.summary, before)?;
         }
         self.conclude(input, before, applied, log_sequence, turn)
     }
 
     /// An ended instance is live again.
-    fn reopen(
-        &mut self,
-        id: &InstanceId,
-        number: u64,
-        definition: DefinitionHash,
-    ) -> Result<(), StorageError> {
+    fn reopen(&mut self, id: &InstanceId, number: u64, record: &Record) -> Result<(), StorageError> {
         self.batch.reopen(id, number)?;
-        self.staged.uses.ended(definition, -1);
-        self.staged.uses.live(definition, 1);
+        if let Some(listing) = &record.listing {
+            self.batch.delist(id, listing, &mut self.staged.statuses)?;
+        }
+        self.staged.uses.ended(record.definition, -1);
+        self.staged.uses.live(record.definition, 1);
         Ok(())
     }
 
@@ -335,7 +336,7 @@ impl Run<'_> {
             .then_some(event.event_type.as_str())
     }
 
-    fn ignore(&mut self, input: &Input, record: Option<Record>, reason: IgnoreReason) -> Fate {
+    pub fn ignore(&mut self, input: &Input, record: Option<Record>, reason: IgnoreReason) -> Fate {
         self.tell(input, Told::Outcome(Outcome::Ignored(reason), &[]));
         self.staged.records.give_back(&input.instance, record);
         Fate::Done
@@ -356,182 +357,6 @@ impl Run<'_> {
             }
         })
     }
-
-    /// Until when an instance is kept that has ended, where its saga says so: the definition in force, whatever version it ran
-    /// under.
-    fn kept_until(&self, id: &InstanceId, summary: &Summary) -> Option<TimeMs> {
-        let definitions = self.ground.definitions;
-        let record = &summary.record;
-        let definition = definitions
-            .active(&id.saga)
-            .or_else(|| definitions.by_hash(&record.definition))?;
-        let kept = definition.lifecycle.keep_ended.after(record.phase)?;
-        Some(summary.ended.plus_ms(kept.as_i64()))
-    }
-
-    /// Writes a patch as rows.
-    pub fn write(
-        &mut self,
-        input: &Input,
-        before: Option<Record>,
-        patch: Patch,
-        log_sequence: u64,
-        turn: Turn,
-    ) -> Result<Fate, StorageError> {
-        let id = &input.instance;
-        if let Some(until) = patch.early {
-            return self.keep_early(input, until, log_sequence, turn);
-        }
-        if patch.deferred && !self.defer(input, log_sequence, turn)? {
-            return self.dead_letter(input, before, Fault::overflow(self.ground.limits), turn);
-        }
-        self.tell(input, Told::Outcome(patch.outcome, &patch.notes));
-        if let Outcome::Ignored(reason @ (IgnoreReason::SameSequence | IgnoreReason::TooOld)) = patch.outcome
-        {
-            tracing::warn!(
-                instance = %input.instance, event = input.id, reason = reason.as_str(), notes = ?patch.notes,
-                "an event is not applied because of its sequence"
-            );
-        }
-        self.staged.counts.notes(&input.instance.saga, &patch.notes);
-        let was = before.as_ref().map(Refers::of);
-        let begins = before.is_none() && (patch.record.is_some() || patch.ended.is_some());
-        if begins {
-            self.staged.counts.started(&id.saga);
-        }
-        for row in patch.completed {
-            if self.delete_work(row)? {
-                self.staged.completed.push(row);
-            }
-        }
-        for (index, mut item) in (0..).zip(patch.work) {
-            // Deadlines count from the input's time. What waited in a backlog was not sent meanwhile, so the wait
-            // is added; otherwise work of a long outage would be over before it begins.
-            let waited_ms = self.ground.now.0.saturating_sub(item.created.0);
-            let given_ms = item.deadline.0.saturating_sub(item.created.0);
-            // The little that every input waits does not matter.
-            if waited_ms > given_ms / BACKLOG_PART {
-                item.waited_ms = waited_ms.max(0);
-            }
-            let row = WorkRef { log_sequence, index };
-            self.put_work(row, item)?;
-        }
-        for timer in &patch.timers_cleared {
-            self.batch.delete_timer(timer.due, timer.set_by)?;
-        }
-        for timer in &patch.timers_set {
-            self.set_timer(id, timer)?;
-        }
-        let previous = before.as_ref().and_then(|record| record.last_history);
-        let row = HistoryEntry {
-            outcome: patch.outcome.into(),
-            notes: patch.notes,
-            late_source: turn.late_source,
-        };
-        if let Some(mut summary) = patch.ended {
-            self.write_history(input, previous, &mut summary.record, row, log_sequence)?;
-            if !before
-                .as_ref()
-                .is_some_and(|before| has_ended(before, &summary.record))
-            {
-                self.staged.counts.ended(&id.saga, summary.record.phase);
-            }
-            self.staged.ended += 1;
-            self.moved(was, None);
-            self.staged.uses.ended(summary.record.definition, 1);
-            let row = EndedRow {
-                instance: id.clone(),
-                until: self.kept_until(id, &summary),
-                summary,
-            };
-            self.batch.end(log_sequence, &row)?;
-            self.staged.records.forget(id);
-        } else if let Some(mut record) = patch.record {
-            self.write_history(input, previous, &mut record, row, log_sequence)?;
-            self.moved(was, Some(Refers::of(&record)));
-            self.staged.records.change(id, record);
-        } else {
-            match before {
-                // Nothing changed, and yet there is something to tell.
-                Some(mut record) if !row.notes.is_empty() || is_told(input, patch.outcome) => {
-                    let previous = record.last_history;
-                    self.write_history(input, previous, &mut record, row, log_sequence)?;
-                    self.staged.records.change(id, record);
-                }
-                before => self.staged.records.give_back(id, before),
-            }
-        }
-        Ok(if begins && self.waiting(id).early > 0 {
-            Fate::Begins
-        } else if patch.readmit {
-            Fate::Readmits
-        } else {
-            Fate::Done
-        })
-    }
-
-    /// A live instance came, went, or went over to another version.
-    fn moved(&mut self, from: Option<Refers>, to: Option<Refers>) {
-        let uses = &mut self.staged.uses;
-        for (refers, by) in [(from, -1), (to, 1)] {
-            let Some(refers) = refers else { continue };
-            uses.live(refers.definition, by);
-            if let Some(left) = refers.left {
-                uses.left(left, by);
-            }
-        }
-    }
-
-    /// Keeps a deferred input in the inbox; false if it does not fit.
-    fn defer(&mut self, input: &Input, log_sequence: u64, turn: Turn) -> Result<bool, StorageError> {
-        let row = encode_waiting(WaitReason::Deferred, input);
-        let mut waiting = self.waiting(&input.instance);
-        if !self.fits(waiting, row.len()) {
-            return Ok(false);
-        }
-        waiting.add(WaitReason::Deferred, row.len());
-        // It keeps its place before those that came later.
-        let number = turn.deferred_as.unwrap_or(log_sequence);
-        self.batch.put_inbox(&input.instance, number, row)?;
-        self.set_waiting(&input.instance, waiting);
-        Ok(true)
-    }
-
-    /// Adds a row to the history of the instance; `after` names it as the newest.
-    pub fn write_history(
-        &self,
-        input: &Input,
-        previous: Option<u64>,
-        after: &mut Record,
-        entry: HistoryEntry,
-        log_sequence: u64,
-    ) -> Result<(), StorageError> {
-        let row = HistoryRow {
-            instance: input.instance.clone(),
-            input_id: input.id.clone(),
-            kind: kind_in_full(input),
-            time: input.time,
-            source: source(input),
-            outcome: entry.outcome,
-            notes: entry.notes,
-            late_source: entry.late_source,
-            previous,
-        };
-        after.last_history = Some(log_sequence);
-        self.batch.put_history(log_sequence, &row)
-    }
-}
-
-/// What the history tells of an input besides the input.
-pub struct HistoryEntry {
-    pub outcome: HistoryOutcome,
-    pub notes: Vec<Note>,
-    pub late_source: bool,
-}
-
-/// Whether an instance had ended like that before.
-fn has_ended(before: &Record, after: &Record) -> bool {
-    before.phase == after.phase && before.phase.is_terminal() && before.has_nothing_open()
 }
 
 /// Whether an input has no place in the order of its instance, so that it waits behind no dead letter: what an operator
@@ -553,45 +378,10 @@ const fn is_migration(input: &Input) -> bool {
 const fn is_answer(input: &Input) -> bool {
     matches!(
         &input.body,
-        InputBody::Control(Control::DecideStuck(StuckDecision { found: Some(_), .. }))
+        InputBody::Control(Control::DecideStuck(
+            StuckDecision { found: Some(_), .. } | StuckDecision { result: Some(_), .. }
+        ))
     )
-}
-
-/// Whether the history tells that an input was of no use: whoever gave the command looks there. A repetition was of use
-/// before, and a sign of life may come as often as it likes.
-const fn is_told(input: &Input, outcome: Outcome) -> bool {
-    let Outcome::Ignored(reason) = outcome else {
-        return false;
-    };
-    let of_use_before = matches!(reason, IgnoreReason::Duplicate);
-    !of_use_before
-        && matches!(
-            &input.body,
-            InputBody::Control(
-                Control::Cancel { .. }
-                    | Control::Retry
-                    | Control::DecideStuck(_)
-                    | Control::Signal { .. }
-                    | Control::Callback { .. }
-            )
-        )
-}
-
-/// The versions that a live instance refers to.
-#[derive(Clone, Copy)]
-struct Refers {
-    definition: DefinitionHash,
-    /// The one that it may go back to.
-    left: Option<DefinitionHash>,
-}
-
-impl Refers {
-    fn of(record: &Record) -> Self {
-        Self {
-            definition: record.definition,
-            left: record.left.as_ref().map(|left| left.definition),
-        }
-    }
 }
 
 enum Tombstone {
@@ -610,48 +400,4 @@ const fn is_of_parent(input: &Input) -> bool {
         input.body,
         InputBody::Control(Control::Start { parent: Some(_), .. } | Control::CancelChild { .. })
     )
-}
-
-/// What an input is called in histories and dead letters.
-pub fn kind_in_full(input: &Input) -> String {
-    match &input.body {
-        InputBody::Event(event) => match &event.via {
-            None => format!("event {}", event.event_type),
-            Some(via) => format!(
-                "event {} by {} {}",
-                event.event_type, via.alias.name, via.alias.value
-            ),
-        },
-        InputBody::Result(result) => match &result.effect {
-            Some(effect) => format!("result of {effect}"),
-            None => "verdict of the gateway".to_owned(),
-        },
-        InputBody::Timer { name } => format!("timer {name}"),
-        InputBody::Control(control) => match control {
-            Control::Migrate { to, .. } => format!("migration to {to}"),
-            Control::Signal { name, .. } => format!("signal {name}"),
-            Control::DecideStuck(decision) => decision.verdict.as_str().to_owned(),
-            Control::Cancel { .. } => "cancel".to_owned(),
-            Control::Retry => "retry".to_owned(),
-            Control::Start { .. } => "start".to_owned(),
-            Control::CancelChild { .. } => "cancel_child".to_owned(),
-            Control::Callback { .. } => "callback".to_owned(),
-            Control::Heartbeat { .. } => "heartbeat".to_owned(),
-            Control::RegisterAlias { .. } => "registration of an alias".to_owned(),
-            Control::ReleaseAlias { .. } => "release of an alias".to_owned(),
-            Control::AskAlias { .. } => "question to an alias".to_owned(),
-            Control::AliasRead { .. } => "answer of an alias".to_owned(),
-            Control::AliasAnswered { via, refused } => {
-                let what = if *refused { "refusal" } else { "acceptance" };
-                format!("{what} by {} {}", via.alias.name, via.alias.value)
-            }
-        },
-    }
-}
-
-pub const fn source(input: &Input) -> Option<(SourceStream, u64)> {
-    match input.origin {
-        Origin::Stream { stream, sequence } => Some((stream, sequence)),
-        Origin::Timer | Origin::Local => None,
-    }
 }

@@ -27,7 +27,7 @@ const ASKED: &str = "asked/";
 const SLOTS: usize = 64;
 const _: () = assert!(ALIASES_MAX <= SLOTS, "a timer asks every alias");
 
-/// What becomes of an input before it is applied.
+/// What happens to an input before it is applied.
 pub enum Asked {
     /// Nothing has to be waited for.
     Nobody,
@@ -209,6 +209,10 @@ impl Run<'_> {
         if self.apply_now(&row.input, turn)? == Fate::Poison || self.waiting(id).asks.is_some() {
             return Ok(());
         }
+        if self.ground.isolation.is_needed_at_all() {
+            self.staged.resumable.push(id.clone());
+            return Ok(());
+        }
         self.drain(id, usize::MAX)
     }
 
@@ -239,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_of_a_timer_tells_whom_to_answer() {
+    fn the_name_of_a_timer_names_the_address_to_answer() {
         let question = Question {
             due: TimeMs(7),
             number: 12,

@@ -4,20 +4,30 @@
 //! The end of each stream is noted when catching up begins: the first barrier that covers that instant. Until a stream has
 //! reached its end, nothing that was stored later than what it may still bring is taken, unless the stream cannot be read.
 //! It holds only what readers have brought, and asks nothing of anyone.
+//!
+//! `stored_order` says where a message stands in that order, `waiting` keeps what one stream has brought.
+
+mod stored_order;
+#[cfg(test)]
+mod tests;
+mod waiting;
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use saga_runner_kernel::ids::TimeMs;
-use saga_runner_kernel::input::{Input, InputBody, Origin, SourceStream};
+use saga_runner_kernel::input::SourceStream;
 
-use super::message::{Arrival, Delivery};
-use crate::storage::rows::Stamp;
+use super::message::Delivery;
+use stored_order::{Place, place_of};
+pub use stored_order::{sequence_of, stamp_of, time_of};
+use waiting::{Entry, Waiting};
 
 /// How long a control waits for a stream that cannot be read: a little more than readers take to open.
 const CONTROLS_WAIT: Duration = Duration::from_secs(1);
 /// Time between two requests for the ends of the streams that did not come.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
+
 /// Up to when timers may fire between the inputs of a delivery. Those of an input's own time and later come behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InOrder {
@@ -106,46 +116,6 @@ pub struct CatchUp {
     taken: u64,
 }
 
-/// What one stream has brought.
-#[derive(Debug)]
-struct Waiting {
-    queue: VecDeque<Entry>,
-    deliveries: usize,
-    bytes: usize,
-    /// A barrier of this instant or a later one is the end.
-    noted: TimeMs,
-    /// The barrier by which the end was reached.
-    reached: Option<TimeMs>,
-    /// The last barrier that was taken.
-    proven: Option<TimeMs>,
-    /// Since when the others have been waiting for it.
-    missed: Option<Duration>,
-}
-
-#[derive(Debug)]
-enum Entry {
-    Delivery {
-        after: u64,
-        sequence: u64,
-        stamp: Option<Stamp>,
-        routed_by: u64,
-        inputs: VecDeque<Arrival>,
-    },
-    Barrier(TimeMs),
-}
-
-/// Place of a message in the common order: when it was stored, its stream's rank, its sequence.
-type Place = (TimeMs, u8, u64);
-
-/// Results before controls before events.
-const fn rank(stream: SourceStream) -> u8 {
-    match stream {
-        SourceStream::WorkflowEvents => 0,
-        SourceStream::WorkflowCommands => 1,
-        SourceStream::AggregateEvents => 2,
-    }
-}
-
 impl CatchUp {
     /// Catching up with what the streams hold at `now`; one that brings nothing for `wait` is left out.
     pub fn new(now: TimeMs, monotonic: Duration, wait: Duration) -> Self {
@@ -166,7 +136,7 @@ impl CatchUp {
         }
     }
 
-    /// A stream is read again after a break: the ends are noted anew of it and of those whose end was reached before.
+    /// A stream is read again after a break: the ends are noted again of it and of those whose end was reached before.
     pub fn opened_again(&mut self, stream: SourceStream, now: TimeMs) {
         for (index, queued) in self.streams.iter_mut().enumerate() {
             if index == stream.index() || queued.reached.is_some() {
@@ -228,7 +198,7 @@ impl CatchUp {
         self.asked = None;
     }
 
-    /// Takes back what of a delivery lies behind `position`: its transaction has ended before it.
+    /// Removes what of a delivery lies behind `position`: its transaction has ended before it.
     pub fn put_back(&mut self, mut delivery: Delivery, position: u64) {
         if delivery.sequence <= position {
             return;
@@ -394,132 +364,3 @@ impl CatchUp {
         }
     }
 }
-
-impl Waiting {
-    /// It may still bring what comes before all others.
-    fn is_missing(&self) -> bool {
-        self.reached.is_none() && self.queue.is_empty()
-    }
-
-    fn is_left_out(&self, monotonic: Duration, wait: Duration) -> bool {
-        self.is_missing()
-            && self
-                .missed
-                .is_some_and(|since| monotonic.saturating_sub(since) >= wait)
-    }
-
-    fn add(&mut self, delivery: Delivery, put: fn(&mut VecDeque<Entry>, Entry)) {
-        self.deliveries += 1;
-        self.bytes += delivery.inputs.iter().map(Arrival::bytes).sum::<usize>();
-        let Delivery {
-            after,
-            sequence,
-            stamp,
-            routed_by,
-            inputs,
-            ..
-        } = delivery;
-        put(
-            &mut self.queue,
-            Entry::Delivery {
-                after,
-                sequence,
-                stamp,
-                routed_by,
-                inputs: inputs.into(),
-            },
-        );
-    }
-
-    /// The messages of the first delivery that come before `before`, but for the first, which always comes; `one`: nothing
-    /// but that.
-    fn take(&mut self, stream: SourceStream, before: Option<Place>, one: bool) -> Option<Delivery> {
-        let (after, sequence, stamp, routed_by, mut inputs) = match self.queue.pop_front()? {
-            Entry::Delivery {
-                after,
-                sequence,
-                stamp,
-                routed_by,
-                inputs,
-            } => (after, sequence, stamp, routed_by, inputs),
-            barrier @ Entry::Barrier(_) => {
-                self.queue.push_front(barrier);
-                return None;
-            }
-        };
-        let mut taken = Vec::new();
-        let mut last = None;
-        while let Some(arrival) = inputs.front() {
-            let place = place_of(stream, arrival, sequence);
-            let same = last == Some(place.2);
-            if !same && last.is_some() && (one || before.is_some_and(|before| place > before)) {
-                break;
-            }
-            last = Some(place.2);
-            taken.extend(inputs.pop_front());
-        }
-        let (upto, stands) = match (last, taken.last()) {
-            (Some(last), Some(arrival)) if !inputs.is_empty() => (last, stamp_of(arrival)),
-            _ => (sequence, stamp),
-        };
-        self.bytes -= taken.iter().map(Arrival::bytes).sum::<usize>();
-        if inputs.is_empty() {
-            self.deliveries -= 1;
-        } else {
-            self.queue.push_front(Entry::Delivery {
-                after: upto,
-                sequence,
-                stamp,
-                routed_by,
-                inputs,
-            });
-        }
-        Some(Delivery {
-            stream,
-            after,
-            sequence: upto,
-            stamp: stands,
-            routed_by,
-            inputs: taken,
-        })
-    }
-}
-
-/// The sequence of the message that has yielded it; `last`: the end of its delivery.
-pub fn sequence_of(arrival: &Arrival, last: u64) -> u64 {
-    match arrival {
-        Arrival::Input(Input {
-            origin: Origin::Stream { sequence, .. },
-            ..
-        }) => *sequence,
-        Arrival::Input(_) => last,
-        Arrival::Unreadable(message) => message.sequence,
-    }
-}
-
-/// When it was stored. An event that was forwarded stands at the time of the event.
-pub const fn time_of(arrival: &Arrival) -> TimeMs {
-    match arrival {
-        Arrival::Input(input) => input.time,
-        Arrival::Unreadable(message) => message.time,
-    }
-}
-
-/// By what the message that has yielded it is known again, as far as it tells. A forwarded event does not say when its own
-/// message was stored.
-pub fn stamp_of(arrival: &Arrival) -> Option<Stamp> {
-    match arrival {
-        Arrival::Input(Input {
-            body: InputBody::Event(event),
-            ..
-        }) if event.via.is_some() => None,
-        Arrival::Input(_) | Arrival::Unreadable(_) => Some(Stamp::at(time_of(arrival))),
-    }
-}
-
-fn place_of(stream: SourceStream, arrival: &Arrival, last: u64) -> Place {
-    (time_of(arrival), rank(stream), sequence_of(arrival, last))
-}
-
-#[cfg(test)]
-mod tests;

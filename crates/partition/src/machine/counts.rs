@@ -18,7 +18,7 @@ pub struct Counts {
     pub asked: BTreeMap<(SagaName, &'static str), u64>,
     pub dead: BTreeMap<String, u64>,
     pub forgotten: u64,
-    /// Planned runs by what became of them.
+    /// Planned runs by their outcome.
     pub runs: BTreeMap<(SagaName, &'static str), u64>,
     /// How late planned times were when they were due, in milliseconds.
     pub runs_late: Vec<i64>,

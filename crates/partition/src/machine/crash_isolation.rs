@@ -1,5 +1,5 @@
 //! The first inputs after an unclean stop. One of them may be what killed the process, so each is begun alone,
-//! and that it is begun is durable before. One that was begun too often is not begun again; what becomes of it is
+//! and that it is begun is durable before. One that was begun too often is not begun again; what happens to it is
 //! decided in [`super::poison`].
 //!
 //! Only inputs that the process may have been working on are looked at: as many of each origin as fit a batch.
@@ -41,7 +41,7 @@ const fn index(origin: Origin) -> usize {
     }
 }
 
-/// What becomes of an input that was begun too often.
+/// What happens to an input that was begun too often.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoisonInput {
     /// How often the process died with it.
@@ -66,6 +66,22 @@ impl CrashIsolation {
             left: [inputs; ORIGINS],
             suspects,
             poison: HashMap::new(),
+        }
+    }
+
+    /// In the place of a process that died of these inputs: each is a dead letter when its turn comes, whatever lets it in. With
+    /// each, whether nothing could be applied in its place either.
+    pub fn of_recording<'i>(deaths: impl IntoIterator<Item = (&'i Input, bool)>) -> Self {
+        let poison = deaths.into_iter().map(|(input, in_place_too)| {
+            let poison = PoisonInput {
+                attempts: 1,
+                in_place_too,
+            };
+            (fingerprint(input), poison)
+        });
+        Self {
+            poison: poison.collect(),
+            ..Self::default()
         }
     }
 
@@ -221,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_begun_and_finished_is_no_suspect_any_more() {
+    fn an_input_that_was_finished_is_no_longer_a_suspect() {
         let mut isolation = CrashIsolation::after_crash(8, vec![]);
         assert_eq!(isolation.begin(&input("a"), 3).unwrap().len(), 1);
         isolation.done(&input("a"));

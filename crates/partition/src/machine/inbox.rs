@@ -7,7 +7,7 @@ use saga_runner_kernel::patch::{IgnoreReason, Outcome, TimerRow};
 use saga_runner_kernel::work::WorkRef;
 
 use super::apply::{Fate, Turn};
-use super::poison::Fault;
+use super::fault::Fault;
 use super::staging::Run;
 use super::watch::Told;
 use crate::storage::StorageError;
@@ -162,9 +162,7 @@ impl Run<'_> {
 
     /// Gives an instance that has begun what came too early for it, oldest first.
     pub fn admit_early(&mut self, id: &InstanceId) -> Result<Fate, StorageError> {
-        let mut rows = self.batch.inbox(id)?;
-        rows.retain(|(_, row, _)| matches!(row.reason, WaitReason::Early { .. }));
-        let mut rows = rows.into_iter();
+        let mut rows = self.early(id)?.into_iter();
         while let Some((number, row, bytes)) = rows.next() {
             self.leave(id, number, row.reason, bytes)?;
             let turn = Turn {
@@ -183,9 +181,29 @@ impl Run<'_> {
         Ok(Fate::Done)
     }
 
+    /// Gives what an input has let in again to later commits, in which each is begun alone, in the order in which they came.
+    pub fn readmit_alone(&mut self, id: &InstanceId, fate: Fate) -> Result<Fate, StorageError> {
+        let rows = match fate {
+            Fate::Readmits => self.deferred(id)?,
+            Fate::Begins => self.early(id)?,
+            Fate::Done | Fate::Poison => return Ok(fate),
+        };
+        if !rows.is_empty() {
+            self.wait_as(id, rows.into_iter(), WaitReason::Blocked)?;
+            self.staged.resumable.push(id.clone());
+        }
+        Ok(Fate::Done)
+    }
+
     fn deferred(&self, id: &InstanceId) -> Result<Vec<(u64, InboxRow, usize)>, StorageError> {
         let mut rows = self.batch.inbox(id)?;
-        rows.retain(|(_, row, _)| row.reason == WaitReason::Deferred);
+        rows.retain(|(_, row, _)| matches!(row.reason, WaitReason::Deferred | WaitReason::Paused));
+        Ok(rows)
+    }
+
+    fn early(&self, id: &InstanceId) -> Result<Vec<(u64, InboxRow, usize)>, StorageError> {
+        let mut rows = self.batch.inbox(id)?;
+        rows.retain(|(_, row, _)| matches!(row.reason, WaitReason::Early { .. }));
         Ok(rows)
     }
 
@@ -234,9 +252,11 @@ impl Run<'_> {
                 until
             }
             WaitReason::Asked { until, .. } => until,
-            WaitReason::Deferred | WaitReason::Blocked | WaitReason::Unversioned | WaitReason::Behind => {
-                return Ok(());
-            }
+            WaitReason::Deferred
+            | WaitReason::Paused
+            | WaitReason::Blocked
+            | WaitReason::Unversioned
+            | WaitReason::Behind => return Ok(()),
         };
         let row = end_of_wait(number, until);
         self.batch.delete_timer(row.due, row.set_by).map(drop)

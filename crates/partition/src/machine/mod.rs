@@ -10,14 +10,19 @@ mod asking;
 pub mod catch_up;
 pub mod counts;
 pub mod crash_isolation;
+mod fault;
 pub mod held;
 mod inbox;
+mod letters;
 mod marks;
 pub mod message;
 pub mod opening;
 mod orders;
+mod patch_rows;
 mod poison;
 pub mod progress;
+mod recording;
+mod replacing;
 mod schedules;
 pub mod source;
 pub mod staging;
@@ -37,6 +42,7 @@ use crate::storage::rows::{PositionRow, Stamp, Waiting};
 use crate::storage::write::Counters;
 use crate::storage::{Batch, HeldRow, Outdated, StorageError};
 use crash_isolation::CrashIsolation;
+pub use fault::is_of_process;
 use source::StreamIdentity;
 use staging::{Ground, Run, Staged};
 
@@ -70,7 +76,7 @@ impl Default for Keep {
 pub struct Partition {
     pub cluster: ClusterId,
     pub definitions: Arc<DefinitionSet>,
-    /// The tenants whose schedules it looks after.
+    /// The tenants whose schedules it runs.
     pub scheduled_tenants: Vec<TenantId>,
     pub limits: Limits,
     pub keep: Keep,
@@ -129,8 +135,7 @@ impl Partition {
                 keep_ended: self.keep.ended,
                 timer_hold: self.timer_hold,
                 waiting: &self.waiting,
-                poison: &self.isolation.poison,
-                isolates: self.isolation.is_needed_at_all(),
+                isolation: &self.isolation,
                 watch: None,
             },
             batch,
@@ -149,7 +154,8 @@ impl Partition {
         now: TimeMs,
         prune: bool,
     ) -> Result<Found, StorageError> {
-        staged.records.write(batch)?;
+        staged.list_blocked(batch, &self.definitions, &self.waiting)?;
+        staged.records.write(batch, &mut staged.statuses)?;
         for stream in SourceStream::ALL {
             let index = stream.index();
             if staged.positions[index] == self.positions[index] {
@@ -168,6 +174,7 @@ impl Partition {
             self.forget(batch, staged, now, letters, rows)?;
         }
         batch.change_uses(&staged.uses, |hash| self.definitions.is_active(hash))?;
+        batch.count_statuses(&staged.statuses)?;
         let (next_due, outbox_rows) = (batch.next_due()?, batch.outbox_rows()?);
         held::let_go(batch, staged, now, outbox_rows, next_due)?;
         Ok(Found {
@@ -188,6 +195,7 @@ impl Partition {
         rows: usize,
     ) -> Result<(), StorageError> {
         self.forget(batch, staged, now, rows, rows)?;
+        batch.count_statuses(&staged.statuses)?;
         batch.change_uses(&staged.uses, |hash| self.definitions.is_active(hash))
     }
 
@@ -210,6 +218,7 @@ impl Partition {
         };
         let ended = batch.prune_ended(outdated, rows)?;
         staged.pruned = forgotten + ended.instances.len() + ended.tombstones;
+        staged.statuses.add(&ended.statuses);
         for hash in ended.instances {
             staged.uses.ended(hash, -1);
         }

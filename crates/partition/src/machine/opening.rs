@@ -12,9 +12,9 @@ use saga_runner_kernel::work::WorkRef;
 
 use super::activation::{activate, resumable};
 use super::crash_isolation::CrashIsolation;
-use super::source::{Standing, StreamState, stream_trouble};
+use super::source::{Standing, StreamState, stream_trouble, with_halt};
 use super::{Keep, Partition};
-use crate::storage::rows::{HaltRow, PositionRow, Stamp, Waiting};
+use crate::storage::rows::{PositionRow, Stamp, Waiting};
 use crate::storage::{Batch, StorageError};
 
 /// What a partition is opened with.
@@ -152,7 +152,7 @@ fn standings(terms: &Terms, batch: &Batch<'_>) -> Result<Standings, StorageError
     let mut positions = terms.initial_positions;
     let mut stamps = [None; 3];
     let mut halts = Halts::default();
-    // All are stored together, and a partition that is begun anew in place of a lost one has a log that does not begin at 0.
+    // All are stored together, and a partition that is begun again in place of a lost one has a log that does not begin at 0.
     let is_new = is_new(batch)?;
     for stream in SourceStream::ALL {
         let index = stream.index();
@@ -161,10 +161,8 @@ fn standings(terms: &Terms, batch: &Batch<'_>) -> Result<Standings, StorageError
             Some(row) => {
                 positions[index] = row.sequence;
                 stamps[index] = row.stamp;
-                halts[index] = match stream_trouble(&row, state, terms.standing[index]) {
-                    Some(found) => Some(found),
-                    None => batch.halt(stream)?.map(HaltRow::reason),
-                };
+                let found = stream_trouble(&row, state, terms.standing[index]);
+                halts[index] = with_halt(found, batch.halt(stream)?);
             }
             None if is_new => {
                 let at_the_end = positions[index] == state.last_sequence;

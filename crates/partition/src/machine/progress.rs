@@ -7,7 +7,7 @@ use saga_runner_kernel::input::SourceStream;
 
 use super::message::{Arrival, Delivery};
 
-/// What becomes of a delivery.
+/// What happens to a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Acceptance {
     Fits,
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_definitions_of_before_have_routed_is_refused_and_fed_again() {
+    fn deliveries_routed_by_older_definitions_are_refused_and_read_again() {
         let routed = |after, sequence, routed_by| Delivery {
             routed_by,
             ..delivery(after, sequence)
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_refused_for_want_of_room_stays_missing_when_definitions_change() {
+    fn a_delivery_refused_for_want_of_room_stays_missing_when_definitions_change() {
         let mut progress = StreamProgress::new([5, 0, 0]);
         progress.refuse(EVENTS);
         assert!(
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_comes_out_in_order_and_is_bounded() {
+    fn held_deliveries_are_bounded_and_come_out_in_order() {
         let mut held = Held::default();
         assert!(held.has_room(0, 0), "an empty queue takes one");
         held.push_delivery(delivery(0, 1));

@@ -108,7 +108,7 @@ impl Run<'_> {
         let busy = !row.running.is_empty() || !row.queue.is_empty();
         let queued_max = schedule.catch_up.most().max(QUEUE_MAX);
         let skip = match schedule.overlap {
-            _ if row.paused => Some(Skip::Paused),
+            Overlap::Skip | Overlap::Queue | Overlap::Allow if row.paused => Some(Skip::Paused),
             Overlap::Skip if busy => Some(Skip::Overlap),
             Overlap::Queue if row.queue.len() >= queued_max => Some(Skip::QueueFull),
             Overlap::Skip | Overlap::Queue | Overlap::Allow => None,
@@ -232,19 +232,7 @@ impl Run<'_> {
                 if known.contains(&(tenant.clone(), definition.name.clone())) {
                     continue;
                 }
-                let row = ScheduleRow {
-                    cron: String::new(),
-                    zone: String::new(),
-                    handled: self.ground.now,
-                    next: None,
-                    running: Vec::new(),
-                    queue: Vec::new(),
-                    started: 0,
-                    skipped: 0,
-                    last_started: None,
-                    last_skipped: None,
-                    paused: false,
-                };
+                let row = ScheduleRow::new(self.ground.now);
                 self.renew(&schedule::address(tenant, &definition.name), row, schedule)?;
             }
         }
@@ -263,19 +251,48 @@ impl Run<'_> {
             Some(_) if same => return Ok(()),
             // What is due fires as it was planned, and then the schedule is the new one.
             Some(next) if next.at <= self.ground.now => return Ok(()),
-            Some(next) => {
-                self.batch.delete_timer(next.at, next.set_by)?;
-            }
-            None => {}
+            Some(_) | None => {}
         }
         // The times of a schedule count from when it was there.
-        row.handled = row.handled.max(self.ground.now);
-        self.plan(id, &mut row, schedule)?;
+        self.count_from(id, &mut row, schedule, self.ground.now)?;
         tracing::info!(
             tenant = %id.tenant, saga = %id.saga, cron = row.cron, zone = row.zone,
             "the saga starts by the clock"
         );
         self.batch.put_schedule(&id.tenant, &id.saga, &row)
+    }
+
+    /// The planned times up to `since` are none of the schedule's: its next one is behind that.
+    fn count_from(
+        &mut self,
+        id: &InstanceId,
+        row: &mut ScheduleRow,
+        schedule: &Schedule,
+        since: TimeMs,
+    ) -> Result<(), StorageError> {
+        if let Some(next) = row.next.take() {
+            self.batch.delete_timer(next.at, next.set_by)?;
+        }
+        row.handled = row.handled.max(since);
+        self.plan(id, row, schedule)
+    }
+
+    /// Makes `planned` the next time of a schedule, whatever lies between: a case says which planned times come. False, and nothing
+    /// changes, where the saga has no schedule or has handled that time.
+    pub fn plan_as_told(&mut self, id: &InstanceId, planned: TimeMs) -> Result<bool, StorageError> {
+        let active = self.ground.definitions.active(&id.saga);
+        let Some(schedule) = active.and_then(|saga| saga.schedule.as_ref()) else {
+            return Ok(false);
+        };
+        let since = planned.plus_ms(-1);
+        let row = self.batch.schedule(&id.tenant, &id.saga)?;
+        let mut row = row.unwrap_or_else(|| ScheduleRow::new(since));
+        if row.handled >= planned {
+            return Ok(false);
+        }
+        self.count_from(id, &mut row, schedule, since)?;
+        self.batch.put_schedule(&id.tenant, &id.saga, &row)?;
+        Ok(true)
     }
 
     /// Nothing starts by the clock any more; what runs is still waited for.

@@ -4,7 +4,7 @@ use saga_runner_kernel::ids::TimeMs;
 use saga_runner_kernel::planted::{Bug, is_planted};
 
 pub use crate::storage::rows::StreamIdentity;
-use crate::storage::rows::{PositionRow, Stamp};
+use crate::storage::rows::{HaltRow, PositionRow, Stamp};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamState {
@@ -62,7 +62,7 @@ pub fn stream_trouble(
         return Some((
             "stream.identity",
             format!(
-                "stream {name} is not the one that positions are kept for: it was created anew or renamed"
+                "stream {name} is not the one that positions are kept for: it was created again or renamed"
             ),
         ));
     }
@@ -92,4 +92,74 @@ pub fn stream_trouble(
         ));
     }
     None
+}
+
+/// The same with what a reader has found. It knows of messages before the position that are gone unread: the shard may have been fed
+/// what is behind them before the reader knew.
+#[must_use]
+pub fn with_halt(
+    trouble: Option<(&'static str, String)>,
+    halt: Option<HaltRow>,
+) -> Option<(&'static str, String)> {
+    match (trouble, halt.map(HaltRow::reason)) {
+        (Some((code, message)), Some((of_reader, told))) if code == of_reader => {
+            Some((code, format!("{message}; {told}")))
+        }
+        (Some(found), _) => Some(found),
+        (None, told) => told,
+    }
+}
+
+/// The messages that are gone unread where a stream begins at `first`, behind the position `at`, both ends included; from the first
+/// that a reader misses.
+#[must_use]
+pub fn gap(at: u64, first: u64, halt: Option<&HaltRow>) -> (u64, u64) {
+    let missed = halt.filter(|halt| halt.is_gap).and_then(|halt| halt.lost_from);
+    (missed.map_or(at + 1, |missed| missed.min(at + 1)), first - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn halt(is_gap: bool, lost_from: Option<u64>) -> HaltRow {
+        HaltRow {
+            is_gap,
+            lost_from,
+            message: "38 to 84 are gone".to_owned(),
+        }
+    }
+
+    fn trouble(code: &'static str) -> (&'static str, String) {
+        (code, "it begins at 85".to_owned())
+    }
+
+    #[test]
+    fn a_gap_begins_with_the_first_message_that_a_reader_misses_also_before_the_position() {
+        assert_eq!(gap(39, 85, None), (40, 84));
+        assert_eq!(gap(39, 85, Some(&halt(true, Some(38)))), (38, 84));
+        assert_eq!(gap(39, 85, Some(&halt(true, Some(50)))), (40, 84));
+        assert_eq!(
+            gap(39, 85, Some(&halt(false, Some(38)))),
+            (40, 84),
+            "it was another stream"
+        );
+    }
+
+    #[test]
+    fn what_a_reader_has_found_is_told_beside_what_the_position_shows() {
+        let reader = || Some(halt(true, Some(38)));
+        let both = with_halt(Some(trouble("stream.gap")), reader()).expect("told");
+        assert_eq!(
+            both,
+            ("stream.gap", "it begins at 85; 38 to 84 are gone".to_owned())
+        );
+        assert_eq!(
+            with_halt(Some(trouble("stream.identity")), reader()),
+            Some(trouble("stream.identity"))
+        );
+        assert_eq!(with_halt(None, reader()), Some(halt(true, None).reason()));
+        let alone = with_halt(Some(trouble("stream.gap")), None);
+        assert_eq!(alone, Some(trouble("stream.gap")));
+    }
 }

@@ -7,14 +7,16 @@ use saga_runner_kernel::definition::DefinitionSet;
 use saga_runner_kernel::duration::Millis;
 use saga_runner_kernel::ids::{ClusterId, InstanceId, TenantId, TimeMs};
 use saga_runner_kernel::input::Input;
+use saga_runner_kernel::instance_status::{InstanceStatus, Listing};
 use saga_runner_kernel::limits::Limits;
 use saga_runner_kernel::patch::TimerRow;
 use saga_runner_kernel::record::Record;
 use saga_runner_kernel::work::{WorkItem, WorkRef};
 
 use super::counts::Counts;
-use super::crash_isolation::{Fingerprint, PoisonInput};
+use super::crash_isolation::CrashIsolation;
 use super::watch::{Told, Watch};
+use crate::storage::listed::StatusChanges;
 use crate::storage::rows::{Stamp, UseChanges, Waiting};
 use crate::storage::write::Counters;
 use crate::storage::{Batch, HeldRow, StorageError};
@@ -23,7 +25,7 @@ use crate::storage::{Batch, HeldRow, StorageError};
 #[derive(Clone, Copy)]
 pub struct Ground<'a> {
     pub definitions: &'a DefinitionSet,
-    /// The tenants whose schedules this shard looks after.
+    /// The tenants whose schedules this shard runs.
     pub scheduled_tenants: &'a [TenantId],
     pub limits: &'a Limits,
     pub cluster: ClusterId,
@@ -34,11 +36,9 @@ pub struct Ground<'a> {
     pub timer_hold: Millis,
     /// Instances with something in the inbox, as of the last commit.
     pub waiting: &'a HashMap<InstanceId, Waiting>,
-    /// Inputs that killed the process too often.
-    pub poison: &'a HashMap<Fingerprint, PoisonInput>,
-    /// What waits behind a dead letter is not applied together with the decision about it.
-    pub isolates: bool,
-    /// Whoever wants to hear what becomes of each input.
+    /// Inputs that killed the process too often, and which inputs are to be begun alone.
+    pub isolation: &'a CrashIsolation,
+    /// Whoever wants to hear what happens to each input.
     pub watch: Option<&'a dyn Watch>,
 }
 
@@ -70,6 +70,10 @@ pub struct Staged {
     pub stopped: bool,
     /// Who refers to which version.
     pub uses: UseChanges,
+    /// How many instances more or fewer there are of each status.
+    pub statuses: StatusChanges,
+    /// Instances whose inputs have nothing in their way any more and are to be begun one by one, each in a commit of its own.
+    pub resumable: Vec<InstanceId>,
     /// Instances that ended.
     pub ended: usize,
     /// Rows deleted because they are old.
@@ -86,8 +90,9 @@ impl Run<'_> {
         self.staged.counters.log_sequence
     }
 
-    /// Tells what became of an input.
+    /// Tells the outcome of an input.
     pub fn tell(&mut self, input: &Input, what: Told<'_>) {
+        tracing::debug!(instance = %input.instance, input = input.id, outcome = what.as_str(), "an input was decided");
         match what {
             Told::Outcome(outcome, _) => self.staged.counts.input(input, outcome),
             Told::Dead { reason, .. } => self.staged.counts.dead(Some(input), reason),
@@ -137,65 +142,157 @@ impl Run<'_> {
     pub fn set_waiting(&mut self, id: &InstanceId, waiting: Waiting) {
         self.staged.waiting.insert(id.clone(), waiting);
     }
+
+    /// Gives back a record that was changed.
+    pub fn change(&mut self, id: &InstanceId, mut record: Record) {
+        let definitions = self.ground.definitions;
+        self.staged.list(definitions, &mut record, self.waiting(id));
+        self.staged.records.change(id, record);
+    }
+
+    /// An ended instance leaves the index of the live ones, and is listed under the number of its row.
+    pub fn list_ended(
+        &mut self,
+        id: &InstanceId,
+        record: &mut Record,
+        number: u64,
+    ) -> Result<(), StorageError> {
+        let statuses = &mut self.staged.statuses;
+        if let Some(before) = self.staged.records.forget(id) {
+            self.batch.delist(id, &before, statuses)?;
+        }
+        let listing = Listing {
+            status: InstanceStatus::ended(record),
+            sequence: number,
+        };
+        self.batch.enlist_ended(id, &listing, statuses)?;
+        record.listing = Some(Box::new(listing));
+        Ok(())
+    }
+}
+
+impl Staged {
+    /// Says in a record where it is listed; where that is another status than before, as of now.
+    fn list(&self, definitions: &DefinitionSet, record: &mut Record, waiting: Waiting) {
+        let definition = definitions.by_hash(&record.definition).map(AsRef::as_ref);
+        let status = InstanceStatus::of(record, definition, waiting.inbox_status());
+        if record
+            .listing
+            .as_ref()
+            .is_none_or(|listing| listing.status != status)
+        {
+            record.listing = Some(Box::new(Listing {
+                status,
+                sequence: self.counters.log_sequence,
+            }));
+        }
+    }
+
+    /// Lists again the instances that a dead letter or a missing definition blocks since this batch, or no more.
+    pub fn list_blocked(
+        &mut self,
+        batch: &Batch<'_>,
+        definitions: &DefinitionSet,
+        before: &HashMap<InstanceId, Waiting>,
+    ) -> Result<(), StorageError> {
+        let beside = |waiting: Option<&Waiting>| waiting.map(Waiting::inbox_status).unwrap_or_default();
+        let changed = self.waiting.iter();
+        // A record that has changed was listed by what was beside it at that time.
+        let changed = changed.filter(|(id, waiting)| {
+            waiting.inbox_status() != beside(before.get(*id)) || self.records.has_changed(id)
+        });
+        let changed: Vec<(InstanceId, Waiting)> =
+            changed.map(|(id, waiting)| (id.clone(), *waiting)).collect();
+        for (id, waiting) in changed {
+            match self.records.take(batch, &id)? {
+                Some(mut record) => {
+                    self.list(definitions, &mut record, waiting);
+                    self.records.change(&id, record);
+                }
+                None => self.records.give_back(&id, None),
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Records read or changed by a batch: each is decoded once and written once.
 #[derive(Default)]
 pub struct Records(HashMap<InstanceId, Slot>);
 
+#[derive(Default)]
 struct Slot {
     record: Option<Record>,
     dirty: bool,
+    /// Where the index has it.
+    listed: Option<Box<Listing>>,
 }
 
 impl Records {
     /// Takes the record of a live instance out, to be given back by one of the functions below.
     pub fn take(&mut self, batch: &Batch<'_>, id: &InstanceId) -> Result<Option<Record>, StorageError> {
-        match self.0.get_mut(id) {
-            Some(slot) => Ok(slot.record.take()),
-            None => batch.record(id),
+        if let Some(slot) = self.0.get_mut(id) {
+            return Ok(slot.record.take());
         }
+        let record = batch.record(id)?;
+        let listed = record.as_ref().and_then(|record| record.listing.clone());
+        let slot = Slot {
+            listed,
+            ..Slot::default()
+        };
+        self.0.insert(id.clone(), slot);
+        Ok(record)
     }
 
     /// Gives back a record that was not changed.
     pub fn give_back(&mut self, id: &InstanceId, record: Option<Record>) {
-        if let Some(slot) = self.0.get_mut(id) {
-            slot.record = record;
-        } else {
-            let slot = Slot { record, dirty: false };
-            self.0.insert(id.clone(), slot);
-        }
+        self.slot(id).record = record;
     }
 
     /// Gives back a changed record.
-    pub fn change(&mut self, id: &InstanceId, record: Record) {
-        let slot = Slot {
-            record: Some(record),
-            dirty: true,
-        };
-        self.0.insert(id.clone(), slot);
+    fn change(&mut self, id: &InstanceId, record: Record) {
+        let slot = self.slot(id);
+        slot.record = Some(record);
+        slot.dirty = true;
     }
 
-    /// The instance has left the live ones, and its row is gone.
-    pub fn forget(&mut self, id: &InstanceId) {
-        let slot = Slot {
-            record: None,
-            dirty: false,
-        };
-        self.0.insert(id.clone(), slot);
+    /// The instance has left the live ones, and its row is gone; where the index still has it.
+    fn forget(&mut self, id: &InstanceId) -> Option<Box<Listing>> {
+        std::mem::take(self.slot(id)).listed
     }
 
-    /// Writes every record that changed, in key order, so that neighbours are on pages already at hand.
-    pub fn write(&self, batch: &Batch<'_>) -> Result<(), StorageError> {
+    fn has_changed(&self, id: &InstanceId) -> bool {
+        self.0.get(id).is_some_and(|slot| slot.dirty)
+    }
+
+    fn slot(&mut self, id: &InstanceId) -> &mut Slot {
+        if !self.0.contains_key(id) {
+            self.0.insert(id.clone(), Slot::default());
+        }
+        self.0.get_mut(id).expect("it was put there")
+    }
+
+    /// Writes every record that changed, in key order, so that neighbours are on pages already at hand, and where it is listed.
+    pub fn write(&self, batch: &Batch<'_>, statuses: &mut StatusChanges) -> Result<(), StorageError> {
         let mut changed: Vec<_> = self
             .0
             .iter()
             .filter(|(_, slot)| slot.dirty)
-            .filter_map(|(id, slot)| Some((id, slot.record.as_ref()?)))
+            .filter_map(|(id, slot)| Some((id, slot.record.as_ref()?, slot.listed.as_ref())))
             .collect();
-        changed.sort_unstable_by_key(|(id, _)| *id);
-        changed
-            .into_iter()
-            .try_for_each(|(id, record)| batch.put_record(id, record))
+        changed.sort_unstable_by_key(|(id, ..)| *id);
+        for (id, record, before) in changed {
+            batch.put_record(id, record)?;
+            if record.listing.as_ref() == before {
+                continue;
+            }
+            if let Some(before) = before {
+                batch.delist(id, before, statuses)?;
+            }
+            if let Some(listing) = &record.listing {
+                batch.enlist_live(id, listing, statuses)?;
+            }
+        }
+        Ok(())
     }
 }

@@ -1,10 +1,12 @@
-//! Watching a transaction: what becomes of each input, and what is decided on the way.
+//! Watching a transaction: what happens to each input, and what is decided on the way.
 
 use saga_runner_kernel::input::Input;
 use saga_runner_kernel::patch::{Note, Outcome};
 use saga_runner_kernel::transition::Trace;
 
-/// What became of an input.
+use crate::storage::rows::HistoryOutcome;
+
+/// The outcome of an input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Told<'a> {
     /// The kernel has taken it, with what happened.
@@ -15,10 +17,22 @@ pub enum Told<'a> {
     Waits,
 }
 
+impl Told<'_> {
+    /// It in one word: what the history calls it, or `waits`.
+    #[must_use]
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Outcome(outcome, _) => HistoryOutcome::from(*outcome).as_str(),
+            Self::Dead { .. } => "dead",
+            Self::Waits => "waits",
+        }
+    }
+}
+
 /// Hears about each input, in the order in which they are decided.
 pub trait Watch {
     fn told(&self, input: &Input, what: Told<'_>);
 
-    /// Hears what is decided within a transition.
-    fn trace(&self) -> &dyn Trace;
+    /// Hears what is decided within a transition, if it wants to.
+    fn trace(&self) -> Option<&dyn Trace>;
 }

@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_committed_is_handed_on_and_what_is_given_up_or_local_is_not() {
+    fn committed_changes_are_captured_and_aborted_or_local_ones_are_not() {
         let (store, log) = (Memory::bounded(100), Arc::new(Kept::default()));
         let captured = Captured::new(Arc::new(store.clone()), Arc::clone(&log) as Arc<dyn Log>);
         let put = |table: usize, bytes: usize, decision: Decision| {
@@ -82,6 +82,12 @@ mod tests {
         assert!(log.0.lock().expect("nobody panics").is_empty());
         put(META, 10, Decision::Commit).expect("commits");
         let sets = std::mem::take(&mut *log.0.lock().expect("nobody panics"));
-        assert_eq!(sets.iter().map(WriteSet::len).collect::<Vec<_>>(), [1]);
+        let replica = Memory::default();
+        let applied = replica.write_rows(|rows| sets.iter().try_for_each(|set| set.apply(rows)));
+        applied.expect("there is room");
+        assert_eq!(
+            (sets.len(), replica.rows()),
+            (1, vec![(META, (b"k".to_vec(), vec![1; 10]))])
+        );
     }
 }

@@ -6,6 +6,7 @@ use saga_runner_kernel::record::Record;
 use saga_runner_kernel::transition::Last;
 
 use super::keys;
+use super::listed::StatusChanges;
 use super::rows::{EndedRow, HistoryRow, Tombstone, decode, encode};
 use super::tables::{ENDED, EXPIRIES, HISTORY, META, TOMBSTONES};
 use super::{Batch, StorageError};
@@ -26,6 +27,8 @@ pub struct Forgotten {
     /// The definition of each instance.
     pub instances: Vec<DefinitionHash>,
     pub tombstones: usize,
+    /// The statuses that they were in.
+    pub statuses: StatusChanges,
 }
 
 impl Batch<'_> {
@@ -35,7 +38,7 @@ impl Batch<'_> {
     /// [`StorageError::Corrupt`].
     pub fn tombstone(&self, id: &InstanceId) -> Result<Option<Tombstone>, StorageError> {
         self.view
-            .get(TOMBSTONES, &keys::tombstone(id))?
+            .get(TOMBSTONES, &keys::instance(id))?
             .map(|bytes| decode(&bytes, "a tombstone"))
             .transpose()
     }
@@ -45,7 +48,7 @@ impl Batch<'_> {
     /// # Errors
     /// [`StorageError`].
     pub fn put_tombstone(&self, id: &InstanceId, tombstone: &Tombstone) -> Result<(), StorageError> {
-        self.view.put(TOMBSTONES, &keys::tombstone(id), encode(tombstone))
+        self.view.put(TOMBSTONES, &keys::instance(id), encode(tombstone))
     }
 
     /// The last record of an ended instance, if it is still kept.
@@ -71,7 +74,7 @@ impl Batch<'_> {
     /// # Errors
     /// [`StorageError::Corrupt`].
     pub fn reopen(&self, id: &InstanceId, number: u64) -> Result<(), StorageError> {
-        self.view.delete(TOMBSTONES, &keys::tombstone(id))?;
+        self.view.delete(TOMBSTONES, &keys::instance(id))?;
         if let Some(row) = self.ended_row(number)? {
             self.delete_ended(number, row.until)?;
         }
@@ -115,24 +118,16 @@ impl Batch<'_> {
     /// # Errors
     /// [`StorageError::Corrupt`].
     pub fn prune_ended(&self, outdated: Outdated, limit: usize) -> Result<Forgotten, StorageError> {
-        let mut instances = Vec::new();
-        self.prune_excess(outdated.count, limit, &mut instances)?;
-        self.prune_aged(outdated.before, limit, &mut instances)?;
-        self.prune_expired(outdated.now, limit, &mut instances)?;
-        let tombstones = self.prune_tombstones(outdated, limit)?;
-        Ok(Forgotten {
-            instances,
-            tombstones,
-        })
+        let mut forgotten = Forgotten::default();
+        self.prune_excess(outdated.count, limit, &mut forgotten)?;
+        self.prune_aged(outdated.before, limit, &mut forgotten)?;
+        self.prune_expired(outdated.now, limit, &mut forgotten)?;
+        forgotten.tombstones = self.prune_tombstones(outdated, limit)?;
+        Ok(forgotten)
     }
 
     /// The oldest ones beyond `keep`.
-    fn prune_excess(
-        &self,
-        keep: u64,
-        limit: usize,
-        forgotten: &mut Vec<DefinitionHash>,
-    ) -> Result<(), StorageError> {
+    fn prune_excess(&self, keep: u64, limit: usize, forgotten: &mut Forgotten) -> Result<(), StorageError> {
         let excess = self.view.count(ENDED)?.saturating_sub(keep);
         let most = usize::try_from(excess).unwrap_or(limit).min(limit);
         if most == 0 {
@@ -152,7 +147,7 @@ impl Batch<'_> {
         &self,
         before: TimeMs,
         limit: usize,
-        forgotten: &mut Vec<DefinitionHash>,
+        forgotten: &mut Forgotten,
     ) -> Result<(), StorageError> {
         let from = self.view.get(META, ENDED_SEEN)?.unwrap_or_default();
         let (mut doomed, mut seen, mut next) = (Vec::new(), 0, from.clone());
@@ -180,7 +175,7 @@ impl Batch<'_> {
         &self,
         now: TimeMs,
         limit: usize,
-        forgotten: &mut Vec<DefinitionHash>,
+        forgotten: &mut Forgotten,
     ) -> Result<(), StorageError> {
         let mut numbers = Vec::new();
         self.view.scan(EXPIRIES, &[], &mut |key, _| {
@@ -204,13 +199,16 @@ impl Batch<'_> {
     fn forget_ended(
         &self,
         doomed: Vec<(u64, EndedRow)>,
-        forgotten: &mut Vec<DefinitionHash>,
+        forgotten: &mut Forgotten,
     ) -> Result<(), StorageError> {
         for (number, row) in doomed {
             let record = &row.summary.record;
             self.forget_history(record.last_history)?;
             self.delete_ended(number, row.until)?;
-            forgotten.push(record.definition);
+            if let Some(listing) = &record.listing {
+                self.delist(&row.instance, listing, &mut forgotten.statuses)?;
+            }
+            forgotten.instances.push(record.definition);
         }
         Ok(())
     }
@@ -362,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_saga_says_goes_before_the_age_that_the_store_allows() {
+    fn the_age_set_by_a_saga_wins_over_the_age_of_the_store() {
         let store = store(&[None, Some(5_000), None, Some(700), Some(5_000), None]);
         assert_eq!(prune(&store, 700, 200, 99, 99), 1);
         assert_eq!(left(&store), (vec![2, 3, 4, 5, 6], vec![2, 3, 4, 5, 6]));
@@ -398,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_number_the_oldest_go_whatever_was_said() {
+    fn above_the_limit_the_oldest_ended_instances_are_removed_despite_their_age() {
         let store = store(&[Some(9_000), None, Some(9_000), None]);
         assert_eq!(prune(&store, 0, 0, 1, 2), 2);
         assert_eq!(prune(&store, 0, 0, 1, 2), 1);

@@ -8,6 +8,24 @@ use super::tables::HISTORY;
 use super::{ReadRows, StorageError, keys};
 
 impl Reader {
+    /// History rows of all instances behind the log sequence `after`, oldest first, at most `limit`.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`].
+    pub fn history_since(&self, after: u64, limit: usize) -> Result<Vec<(u64, HistoryRow)>, StorageError> {
+        let corrupt = || StorageError::Corrupt("a key of the history".to_owned());
+        self.view(|view| {
+            let mut rows = Vec::new();
+            let from = keys::number(after.saturating_add(1));
+            view.scan(HISTORY, &from, &mut |key, value| {
+                let sequence = keys::read_number(key).ok_or_else(corrupt)?;
+                rows.push((sequence, decode(&value, "a history row")?));
+                Ok(rows.len() < limit)
+            })?;
+            Ok(rows)
+        })
+    }
+
     /// History rows of an instance, newest first, with their log sequences.
     ///
     /// # Errors

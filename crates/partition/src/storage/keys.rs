@@ -1,6 +1,8 @@
 //! Keys: order-preserving, and no key of one tenant can be a prefix or a forgery of another's.
 
 use saga_runner_kernel::ids::{InstanceId, Key, SagaName, TenantId, TimeMs};
+use saga_runner_kernel::instance_status::{BlockedCause, InstanceStatus, Listing, Waits};
+use saga_runner_kernel::record::Phase;
 use saga_runner_kernel::work::WorkRef;
 
 /// Appends `text` so that order is kept: byte `00` becomes `00 FF`, the end is `00 01`.
@@ -48,6 +50,74 @@ pub fn saga_prefix(tenant: &TenantId, saga: &SagaName) -> Vec<u8> {
     let mut key = Vec::with_capacity(64);
     escape(&mut key, tenant.as_str());
     escape(&mut key, saga.as_str());
+    key
+}
+
+/// What the keys of all instances of one saga begin with whose own keys begin with `beginning`.
+#[must_use]
+pub fn key_prefix(tenant: &TenantId, saga: &SagaName, beginning: &str) -> Vec<u8> {
+    let mut key = saga_prefix(tenant, saga);
+    escape(&mut key, beginning);
+    key.truncate(key.len() - 2);
+    key
+}
+
+/// What the keys of everything of one tenant begin with.
+#[must_use]
+pub fn tenant_prefix(tenant: &TenantId) -> Vec<u8> {
+    let mut key = Vec::with_capacity(32);
+    escape(&mut key, tenant.as_str());
+    key
+}
+
+/// `tenant, saga, status`
+#[must_use]
+pub fn status(tenant: &TenantId, saga: &SagaName, status: &InstanceStatus) -> Vec<u8> {
+    let InstanceStatus {
+        phase,
+        blocked_by,
+        waits_for,
+        error,
+    } = status;
+    let mut key = saga_prefix(tenant, saga);
+    key.extend([
+        place_in(&Phase::ALL, phase),
+        place_in(&BlockedCause::ALL, blocked_by),
+        place_in(&Waits::ALL, waits_for),
+    ]);
+    escape(&mut key, error);
+    key
+}
+
+/// Which of `all` it is.
+fn place_in<T: PartialEq>(all: &[T], one: &T) -> u8 {
+    let place = all.iter().position(|other| other == one);
+    place
+        .and_then(|place| u8::try_from(place).ok())
+        .unwrap_or(u8::MAX)
+}
+
+/// The status of a key that [`status`] wrote.
+#[must_use]
+pub fn read_status(mut bytes: &[u8]) -> Option<(TenantId, SagaName, InstanceStatus)> {
+    let tenant = TenantId::parse(&unescape(&mut bytes)?).ok()?;
+    let saga = SagaName::parse(&unescape(&mut bytes)?).ok()?;
+    let (&[phase, blocked_by, waits_for], mut rest) = bytes.split_first_chunk()?;
+    let status = InstanceStatus {
+        phase: *Phase::ALL.get(usize::from(phase))?,
+        blocked_by: *BlockedCause::ALL.get(usize::from(blocked_by))?,
+        waits_for: *Waits::ALL.get(usize::from(waits_for))?,
+        error: unescape(&mut rest)?,
+    };
+    rest.is_empty().then_some((tenant, saga, status))
+}
+
+/// `tenant, saga, status, log sequence, key`: one input may bring several instances into a status.
+#[must_use]
+pub fn listed(id: &InstanceId, listing: &Listing) -> Vec<u8> {
+    let mut key = status(&id.tenant, &id.saga, &listing.status);
+    key.extend(number(listing.sequence));
+    escape(&mut key, id.key.as_str());
     key
 }
 
@@ -142,15 +212,6 @@ pub const PARKED: u64 = 0;
 pub fn inbox(id: &InstanceId, number: u64) -> Vec<u8> {
     let mut key = instance(id);
     key.extend_from_slice(&number.to_be_bytes());
-    key
-}
-
-/// The tombstone of an instance: the first 16 bytes of BLAKE3 over its key.
-#[must_use]
-pub fn tombstone(id: &InstanceId) -> [u8; 16] {
-    let digest = blake3::hash(&instance(id));
-    let mut key = [0; 16];
-    key.copy_from_slice(&digest.as_bytes()[..16]);
     key
 }
 

@@ -4,14 +4,17 @@
 //! those and are the same for every store. It decides nothing: what a row means is the machine's business.
 
 mod accepted;
+pub mod by_key;
 mod captured;
 mod ended;
 mod error;
 mod held;
 mod history;
 pub mod keys;
+pub mod listed;
 mod memory;
 mod newest;
+mod orphans;
 pub mod read;
 pub mod rows;
 mod seen;
@@ -25,7 +28,7 @@ pub use error::StorageError;
 pub use held::{Decided, DecidedRow, HeldRow};
 pub use memory::Memory;
 pub use read::Reader;
-pub use seen::Seen;
+pub use seen::{HistoryPage, Seen};
 pub use write::Batch;
 pub use write_set::{Capture, WriteSet};
 

@@ -1,11 +1,10 @@
 //! Rows that are not kernel values, and the encoding of all of them: a format byte, then postcard.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+mod inbox;
+mod uses;
 
 use bytes::Bytes;
-use saga_runner_kernel::definition::Definition;
-use saga_runner_kernel::ids::{CommandId, DefinitionHash, InstanceId, SagaName, TenantId, TimeMs};
+use saga_runner_kernel::ids::{CommandId, InstanceId, SagaName, TenantId, TimeMs};
 use saga_runner_kernel::input::{Input, Owner, SourceStream};
 use saga_runner_kernel::patch::{IgnoreReason, Note, Outcome};
 use saga_runner_kernel::record::{Phase, Summary};
@@ -15,6 +14,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::StorageError;
+pub use inbox::{BlockedRow, InboxRow, WaitReason, Waiting, early_number, early_timer, encode_waiting};
+pub use uses::{ActiveDefinitions, ActiveSaga, UseChange, UseChanges, Uses};
 
 /// Format of every row that this binary writes.
 pub const ROW_FORMAT: u8 = 1;
@@ -58,7 +59,7 @@ pub struct HistoryRow {
     pub previous: Option<u64>,
 }
 
-/// What became of an input of an instance, or what an operator has decided about one that was a dead letter: what comes of
+/// The outcome of an input of an instance, or what an operator has decided about one that was a dead letter: what comes of
 /// that is told by the rows behind it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HistoryOutcome {
@@ -112,173 +113,6 @@ pub struct TimerTarget {
     pub name: String,
 }
 
-/// Why an input waits in the inbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum WaitReason {
-    /// The state of the machine defers it.
-    Deferred,
-    /// An earlier input of the instance is in the dead letters.
-    Blocked,
-    /// The definition that the instance runs under is not there.
-    Unversioned,
-    /// There is no instance yet.
-    Early {
-        /// When it waits no longer; a timer of the name [`early_timer`] is due then.
-        until: TimeMs,
-    },
-    /// A timer: aliases of the instance are asked whether they have forwarded all events of before.
-    Asked {
-        due: TimeMs,
-        /// As for an early one.
-        until: TimeMs,
-        /// A bit for each that has not answered.
-        open: u64,
-        /// One of them could not read its streams that far.
-        late: bool,
-    },
-    /// It was stored later than such a timer was due.
-    Behind,
-}
-
-impl WaitReason {
-    /// Whether what came later waits behind it.
-    #[must_use]
-    pub const fn is_blocking(self) -> bool {
-        match self {
-            Self::Blocked | Self::Unversioned => true,
-            Self::Deferred | Self::Early { .. } | Self::Asked { .. } | Self::Behind => false,
-        }
-    }
-
-    /// Whether it is a timer that waits for an answer.
-    #[must_use]
-    pub const fn asks(self) -> bool {
-        matches!(self, Self::Asked { .. })
-    }
-
-    /// Whether it is given again in the order in which it came, once nothing is in its way.
-    #[must_use]
-    pub const fn is_in_order(self) -> bool {
-        self.is_blocking() || matches!(self, Self::Behind)
-    }
-}
-
-/// What the names of timers begin with at which an input waits no longer for its instance; no saga can give a timer
-/// such a name.
-const EARLY_TIMER: &str = "early/";
-
-/// Name of the timer at which the input of this number waits no longer.
-#[must_use]
-pub fn early_timer(number: u64) -> String {
-    format!("{EARLY_TIMER}{number}")
-}
-
-/// The number in a name that [`early_timer`] gave.
-#[must_use]
-pub fn early_number(timer: &str) -> Option<u64> {
-    timer.strip_prefix(EARLY_TIMER)?.parse().ok()
-}
-
-/// An input that waits.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct InboxRow {
-    pub reason: WaitReason,
-    pub input: Input,
-}
-
-/// Encodes an inbox row without a copy of its input.
-#[must_use]
-pub fn encode_waiting(reason: WaitReason, input: &Input) -> Vec<u8> {
-    #[derive(Serialize)]
-    struct Row<'a> {
-        reason: WaitReason,
-        input: &'a Input,
-    }
-    encode(&Row { reason, input })
-}
-
-/// Marks an instance whose inputs wait behind a dead letter. It stands in the inbox before them, at number 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BlockedRow {
-    pub dead_letter: u64,
-}
-
-/// What waits for an instance, in numbers.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Waiting {
-    /// The dead letter that stands in the way.
-    pub behind: Option<u64>,
-    /// Inputs that wait because of it, or did when they came.
-    pub blocked: u32,
-    /// Inputs that the present machine state defers.
-    pub deferred: u32,
-    /// Inputs that came while the definition of the instance was not there.
-    pub unversioned: u32,
-    /// Inputs that wait for the instance to begin.
-    pub early: u32,
-    /// Timers that wait for an answer of aliases.
-    pub asked: u32,
-    /// Inputs behind them.
-    pub later: u32,
-    /// When the first of these timers was due.
-    pub asks: Option<TimeMs>,
-    /// Encoded size of all of them.
-    pub bytes: usize,
-}
-
-impl Waiting {
-    /// Whether the next input has to wait, too.
-    #[must_use]
-    pub const fn is_blocked(&self) -> bool {
-        self.behind.is_some() || self.blocked > 0 || self.unversioned > 0
-    }
-
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        !self.is_blocked() && self.deferred == 0 && self.early == 0 && self.asked == 0 && self.later == 0
-    }
-
-    /// Number of inputs.
-    #[must_use]
-    pub const fn inputs(&self) -> usize {
-        self.blocked as usize
-            + self.deferred as usize
-            + self.unversioned as usize
-            + self.early as usize
-            + self.asked as usize
-            + self.later as usize
-    }
-
-    pub fn add(&mut self, reason: WaitReason, bytes: usize) {
-        let count = self.count(reason);
-        *count = count.saturating_add(1);
-        self.bytes = self.bytes.saturating_add(bytes);
-        if let WaitReason::Asked { due, .. } = reason {
-            self.asks = Some(self.asks.map_or(due, |asks| asks.min(due)));
-        }
-    }
-
-    pub fn remove(&mut self, reason: WaitReason, bytes: usize) {
-        let count = self.count(reason);
-        *count = count.saturating_sub(1);
-        self.bytes = self.bytes.saturating_sub(bytes);
-        if self.asked == 0 {
-            self.asks = None;
-        }
-    }
-
-    const fn count(&mut self, reason: WaitReason) -> &mut u32 {
-        match reason {
-            WaitReason::Deferred => &mut self.deferred,
-            WaitReason::Blocked => &mut self.blocked,
-            WaitReason::Unversioned => &mut self.unversioned,
-            WaitReason::Early { .. } => &mut self.early,
-            WaitReason::Asked { .. } => &mut self.asked,
-            WaitReason::Behind => &mut self.later,
-        }
-    }
-}
-
 /// Bytes of a payload that a dead letter shows.
 pub const EXCERPT_BYTES: usize = 1024;
 
@@ -301,6 +135,15 @@ pub struct DeadLetter {
     pub payload_hash: Option<[u8; 32]>,
     /// The instance that it is about, where that is not the one that its input is addressed to.
     pub about: Option<InstanceId>,
+}
+
+impl DeadLetter {
+    /// The instance that it is about, where it is about one.
+    #[must_use]
+    pub fn instance(&self) -> Option<&InstanceId> {
+        let addressed = self.input.as_ref().map(|input| &input.instance);
+        self.about.as_ref().or(addressed)
+    }
 }
 
 /// What is remembered of a key whose instance has ended.
@@ -406,6 +249,8 @@ pub struct AcceptedRow {
 pub struct HaltRow {
     /// Messages are gone that were not read; otherwise it is another stream than the one that was read.
     pub is_gap: bool,
+    /// The first of them, where it is known.
+    pub lost_from: Option<u64>,
     pub message: String,
 }
 
@@ -430,97 +275,6 @@ pub struct ArchivedRow {
     pub source: String,
 }
 
-/// Who refers to a version.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Uses {
-    /// Live instances that run under it.
-    pub live: u64,
-    /// Ended instances that ran under it and are still kept.
-    pub ended: u64,
-    /// Live instances that were brought over from it and may go back.
-    pub left: u64,
-}
-
-impl Uses {
-    #[must_use]
-    pub const fn is_none(&self) -> bool {
-        self.live == 0 && self.ended == 0 && self.left == 0
-    }
-
-    /// With the differences added.
-    #[must_use]
-    pub const fn changed(&self, change: UseChange) -> Self {
-        Self {
-            live: self.live.saturating_add_signed(change.live),
-            ended: self.ended.saturating_add_signed(change.ended),
-            left: self.left.saturating_add_signed(change.left),
-        }
-    }
-}
-
-/// How the uses of one version change.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct UseChange {
-    pub live: i64,
-    pub ended: i64,
-    pub left: i64,
-}
-
-/// How the uses of some versions change.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct UseChanges(BTreeMap<DefinitionHash, UseChange>);
-
-impl UseChanges {
-    /// A live instance under this version came (1) or went (-1).
-    pub fn live(&mut self, hash: DefinitionHash, by: i64) {
-        self.0.entry(hash).or_default().live += by;
-    }
-
-    /// An ended one came (1) or was forgotten (-1).
-    pub fn ended(&mut self, hash: DefinitionHash, by: i64) {
-        self.0.entry(hash).or_default().ended += by;
-    }
-
-    /// A live instance that may go back to this version came (1) or went (-1).
-    pub fn left(&mut self, hash: DefinitionHash, by: i64) {
-        self.0.entry(hash).or_default().left += by;
-    }
-
-    /// Versions whose uses are others than before, with the differences.
-    pub fn iter(&self) -> impl Iterator<Item = (&DefinitionHash, UseChange)> {
-        let changes = self.0.iter().map(|(hash, change)| (hash, *change));
-        changes.filter(|(_, change)| *change != UseChange::default())
-    }
-}
-
-/// The definitions that a shard works under.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ActiveDefinitions {
-    /// Rises with every change.
-    pub revision: u64,
-    pub sagas: BTreeMap<String, ActiveSaga>,
-}
-
-impl ActiveDefinitions {
-    /// Whether these sagas, and no others, are active.
-    #[must_use]
-    pub fn is_of(&self, sagas: &[Arc<Definition>]) -> bool {
-        self.sagas.len() == sagas.len()
-            && sagas.iter().all(|definition| {
-                let active = self.sagas.get(definition.name.as_str());
-                active.is_some_and(|active| active.hash == definition.hash)
-            })
-    }
-}
-
-/// One active saga.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ActiveSaga {
-    pub hash: DefinitionHash,
-    /// Positions of the streams when the saga became active: it gets what came after them.
-    pub since: [u64; 3],
-}
-
 /// Where the schedule of a saga stands.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScheduleRow {
@@ -541,6 +295,26 @@ pub struct ScheduleRow {
     pub last_skipped: Option<(TimeMs, Skip)>,
     /// An operator has said that nothing is to start.
     pub paused: bool,
+}
+
+impl ScheduleRow {
+    /// That of a schedule whose planned times count from `since`, before the first of them is planned.
+    #[must_use]
+    pub const fn new(since: TimeMs) -> Self {
+        Self {
+            cron: String::new(),
+            zone: String::new(),
+            handled: since,
+            next: None,
+            running: Vec::new(),
+            queue: Vec::new(),
+            started: 0,
+            skipped: 0,
+            last_started: None,
+            last_skipped: None,
+            paused: false,
+        }
+    }
 }
 
 /// Who has an alias, and who had it; without anybody there is no row.

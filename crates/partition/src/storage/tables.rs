@@ -19,6 +19,8 @@ pub const NAMES: &[&str] = &[
     "begun",
     "expiries",
     "local",
+    "listed",
+    "statuses",
 ];
 
 /// tenant, saga, key → record. The one scattered row of a transition.
@@ -51,3 +53,8 @@ pub const BEGUN: TableIndex = 12;
 pub const EXPIRIES: TableIndex = 13;
 /// What is about this folder and not about the partition: whose it is, and whether it was closed cleanly.
 pub const LOCAL: TableIndex = 14;
+/// tenant, saga, status, log sequence, key → key of an instance. One row for each that is live or kept, replaced when its status
+/// changes.
+pub const LISTED: TableIndex = 15;
+/// tenant, saga, status → number of instances.
+pub const STATUSES: TableIndex = 16;

@@ -1,14 +1,14 @@
 //! What one transaction has changed, as a value that another store can apply.
 //!
-//! It is captured where rows are written, so nothing that a partition writes passes beside it. It holds what stands at the
-//! end: a row that was written twice is in it once. Rows of [`LOCAL`] are left out, since they are about the folder and not
-//! about the partition.
+//! It is captured where rows are written, so nothing that a partition writes passes beside it. Each change is encoded at once
+//! into the bytes that are sent in the end: a row costs one copy and no allocation. A row that was written twice is in it
+//! twice, and the later one wins, as it did in the transaction. Rows of [`LOCAL`] are left out, since they are about the
+//! folder and not about the partition.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 
-use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use serde_bytes::Bytes;
 
 use super::tables::{LOCAL, NAMES};
 use super::{ReadRows, Row, StorageError, TableIndex, Take, WriteRows};
@@ -18,31 +18,59 @@ const FORMAT: u8 = 1;
 /// Bytes of the checksum at the end.
 const CHECKSUM_BYTES: usize = 4;
 
-/// The rows that a transaction has put or deleted, by table and key.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WriteSet {
+/// One row that was put or deleted.
+#[derive(Debug, Serialize, Deserialize)]
+struct Change<'a> {
+    table: u8,
+    #[serde(borrow)]
+    key: &'a Bytes,
     /// `None`: deleted.
-    rows: BTreeMap<(u8, Bytes), Option<Bytes>>,
+    #[serde(borrow)]
+    value: Option<&'a Bytes>,
+}
+
+/// The rows that a transaction has put or deleted, in this order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WriteSet {
+    /// The format byte, and the changes.
+    bytes: Vec<u8>,
 }
 
 impl WriteSet {
+    fn new() -> Self {
+        Self { bytes: vec![FORMAT] }
+    }
+
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
+        self.bytes.len() == 1
     }
 
-    /// Rows that it puts or deletes.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.rows.len()
-    }
-
-    fn note(&mut self, table: TableIndex, key: &[u8], value: Option<Bytes>) {
+    fn note(&mut self, table: TableIndex, key: &[u8], value: Option<&[u8]>) {
         if table == LOCAL {
             return;
         }
         let table = u8::try_from(table).expect("there are fewer tables");
-        self.rows.insert((table, Bytes::copy_from_slice(key)), value);
+        let bytes = std::mem::take(&mut self.bytes);
+        let change = Change {
+            table,
+            key: Bytes::new(key),
+            value: value.map(Bytes::new),
+        };
+        self.bytes = postcard::to_extend(&change, bytes).expect("a row is plain data");
+    }
+
+    /// The changes, up to the first that cannot be read.
+    fn changes(&self) -> impl Iterator<Item = Result<Change<'_>, postcard::Error>> {
+        let mut rest = &self.bytes[1..];
+        std::iter::from_fn(move || {
+            let whole = std::mem::take(&mut rest);
+            (!whole.is_empty()).then(|| {
+                let (change, after) = postcard::take_from_bytes(whole)?;
+                rest = after;
+                Ok(change)
+            })
+        })
     }
 
     /// Makes the same changes in another store.
@@ -50,8 +78,9 @@ impl WriteSet {
     /// # Errors
     /// [`StorageError`] of that store: the transaction is to be given up.
     pub fn apply(&self, rows: &dyn WriteRows) -> Result<(), StorageError> {
-        for ((table, key), value) in &self.rows {
-            let table = usize::from(*table);
+        for change in self.changes() {
+            let Change { table, key, value } = change.map_err(|error| corrupt(&error.to_string()))?;
+            let table = usize::from(table);
             match value {
                 Some(value) => rows.put(table, key, value.to_vec())?,
                 None => drop(rows.delete(table, key)?),
@@ -60,10 +89,10 @@ impl WriteSet {
         Ok(())
     }
 
-    /// A format byte, the rows, and a CRC32C over both.
+    /// A format byte, the changes, and a CRC-32C over both.
     #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = postcard::to_extend(self, vec![FORMAT]).expect("a write set is plain data");
+    pub fn encode(self) -> Vec<u8> {
+        let mut bytes = self.bytes;
         let sum = crc32c::crc32c(&bytes);
         bytes.extend_from_slice(&sum.to_le_bytes());
         bytes
@@ -72,22 +101,27 @@ impl WriteSet {
     /// # Errors
     /// [`StorageError::Corrupt`] where it is damaged, or of a format that this binary does not know.
     pub fn decode(bytes: &[u8]) -> Result<Self, StorageError> {
-        let corrupt = |why: &str| StorageError::Corrupt(format!("a write set: {why}"));
         let at = bytes.len().checked_sub(CHECKSUM_BYTES);
         let (body, sum) = bytes.split_at(at.ok_or_else(|| corrupt("too short"))?);
         if crc32c::crc32c(body).to_le_bytes() != sum {
             return Err(corrupt("the checksum is wrong"));
         }
-        let Some((&FORMAT, rows)) = body.split_first() else {
+        if body.first() != Some(&FORMAT) {
             return Err(corrupt("its format is not known"));
-        };
-        let set: Self = postcard::from_bytes(rows).map_err(|error| corrupt(&error.to_string()))?;
-        let is_known = |table: u8| usize::from(table) < NAMES.len() && usize::from(table) != LOCAL;
-        if set.rows.keys().any(|(table, _)| !is_known(*table)) {
-            return Err(corrupt("it names a table that is not known"));
+        }
+        let set = Self { bytes: body.to_vec() };
+        for change in set.changes() {
+            let table = usize::from(change.map_err(|error| corrupt(&error.to_string()))?.table);
+            if table >= NAMES.len() || table == LOCAL {
+                return Err(corrupt("it names a table that is not known"));
+            }
         }
         Ok(set)
     }
+}
+
+fn corrupt(why: &str) -> StorageError {
+    StorageError::Corrupt(format!("a write set: {why}"))
 }
 
 /// Rows of a transaction whose changes are noted.
@@ -101,7 +135,7 @@ impl<'t> Capture<'t> {
     pub fn new(rows: &'t dyn WriteRows) -> Self {
         Self {
             rows,
-            set: RefCell::default(),
+            set: RefCell::new(WriteSet::new()),
         }
     }
 
@@ -109,6 +143,20 @@ impl<'t> Capture<'t> {
     #[must_use]
     pub fn into_set(self) -> WriteSet {
         self.set.into_inner()
+    }
+
+    /// Notes the row and puts it; a row that is refused is not noted.
+    fn noted(
+        &self,
+        table: TableIndex,
+        key: &[u8],
+        value: Vec<u8>,
+        put: impl FnOnce(&dyn WriteRows, Vec<u8>) -> Result<(), StorageError>,
+    ) -> Result<(), StorageError> {
+        let mut set = self.set.borrow_mut();
+        let before = set.bytes.len();
+        set.note(table, key, Some(&value));
+        put(self.rows, value).inspect_err(|_| set.bytes.truncate(before))
     }
 }
 
@@ -132,17 +180,11 @@ impl ReadRows for Capture<'_> {
 
 impl WriteRows for Capture<'_> {
     fn put(&self, table: TableIndex, key: &[u8], value: Vec<u8>) -> Result<(), StorageError> {
-        let noted = Bytes::copy_from_slice(&value);
-        self.rows.put(table, key, value)?;
-        self.set.borrow_mut().note(table, key, Some(noted));
-        Ok(())
+        self.noted(table, key, value, |rows, value| rows.put(table, key, value))
     }
 
     fn append(&self, table: TableIndex, key: &[u8], value: Vec<u8>) -> Result<(), StorageError> {
-        let noted = Bytes::copy_from_slice(&value);
-        self.rows.append(table, key, value)?;
-        self.set.borrow_mut().note(table, key, Some(noted));
-        Ok(())
+        self.noted(table, key, value, |rows, value| rows.append(table, key, value))
     }
 
     fn delete(&self, table: TableIndex, key: &[u8]) -> Result<bool, StorageError> {
@@ -190,8 +232,14 @@ mod tests {
     fn the_encoding_is_frozen() {
         let encoded = small().encode();
         let frozen = [
-            0x01, 0x03, 0x00, 0x01, 0x69, 0x00, 0x02, 0x01, 0x68, 0x01, 0x00, 0x09, 0x01, 0x62, 0x01, 0x05,
-            0x61, 0x66, 0x74, 0x65, 0x72, 0x6f, 0x1b, 0x52, 0x9e,
+            1, // The format.
+            // Table, key, and that there is a value.
+            9, 1, b'b', 1, 6, b'b', b'e', b'f', b'o', b'r', b'e', //
+            9, 1, b'b', 1, 5, b'a', b'f', b't', b'e', b'r', // The same row again: this is what stays.
+            2, 1, b'h', 1, 0, // A value of no bytes.
+            0, 1, b'i', 1, 1, b'x', //
+            0, 1, b'i', 0, // Deleted.
+            18, 100, 84, 174, // The checksum.
         ];
         assert_eq!(encoded, frozen);
         assert_eq!(WriteSet::decode(&encoded).expect("whole"), small());
@@ -217,11 +265,11 @@ mod tests {
             bytes.extend_from_slice(&sum.to_le_bytes());
             WriteSet::decode(&bytes).expect_err("refused").to_string()
         };
-        assert!(sealed(vec![FORMAT + 1, 0]).contains("format"));
+        assert!(sealed(vec![FORMAT + 1]).contains("format"));
         for table in [LOCAL, NAMES.len()] {
             let table = u8::try_from(table).expect("small");
             assert!(
-                sealed(vec![FORMAT, 1, table, 1, b'k', 0]).contains("table"),
+                sealed(vec![FORMAT, table, 1, b'k', 0]).contains("table"),
                 "{table}"
             );
         }

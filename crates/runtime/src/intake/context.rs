@@ -16,7 +16,7 @@ use super::route::Router;
 use super::settings::Settings;
 use crate::broker_clock::BrokerClock;
 use crate::kernel::input::SourceStream;
-use crate::kernel::subject::{Tenancy, filter};
+use crate::kernel::subject::{Tenancy, control_filter, filter};
 use crate::ports::broker::Broker;
 use crate::ports::clock::Clock as _;
 use crate::shard::mailbox::{Gates, HaltRow, Mail, Stamp};
@@ -113,10 +113,7 @@ impl Context {
 
     fn tell_halted(&self, shard: &ShardEndpoint, stream: SourceStream, halt: &Halt) {
         let mail = shard.mail.clone();
-        let halt = HaltRow {
-            is_gap: halt.reason == "stream.gap",
-            message: halt.message.clone(),
-        };
+        let halt = halt.row();
         let of = format!("of {}", self.name(stream));
         // Not by the reader itself: a shard with a full mailbox would hold up what the others have to be told.
         drop(self.tasks.spawn(Task::Reader, of, async move {
@@ -171,21 +168,27 @@ impl Context {
             SourceStream::WorkflowCommands => vec![("workflow", None), ("callbacks", None)],
         };
         let tenants: Vec<_> = match (&decoder.tenants, decoder.tenancy) {
-            (Some(tenants), Tenancy::Multi) if tenants.len() * kinds.len() <= FILTERS_MAX => {
+            (Some(tenants), Tenancy::Multi) if tenants.len() * (kinds.len() + 1) <= FILTERS_MAX => {
                 tenants.iter().map(Some).collect()
             }
             _ => vec![None],
         };
+        // What only the runners say about an instance stands on subjects of their own.
+        let own = |tenant| {
+            let is_read = stream == SourceStream::WorkflowCommands;
+            is_read.then(|| control_filter(&decoder.cluster, tenant))
+        };
         if tenants.len() * kinds.len() > FILTERS_MAX {
             let kinds: BTreeSet<&str> = kinds.iter().map(|(kind, _)| *kind).collect();
             let all = kinds.iter().map(|kind| filter(decoder.tenancy, None, kind, None));
-            return all.collect();
+            return all.chain(own(None)).collect();
         }
         let pairs = tenants
             .iter()
             .flat_map(|tenant| kinds.iter().map(move |kind| (tenant, kind)));
         pairs
             .map(|(tenant, (kind, name))| filter(decoder.tenancy, *tenant, kind, *name))
+            .chain(tenants.iter().filter_map(|tenant| own(*tenant)))
             .collect()
     }
 }
@@ -224,7 +227,21 @@ struct Mark {
 pub struct Halt {
     /// `stream.gap` or `stream.identity`.
     pub reason: &'static str,
+    /// Of a gap: the first message that is gone unread.
+    pub lost_from: Option<u64>,
     pub message: String,
+}
+
+impl Halt {
+    /// As a shard keeps it.
+    #[must_use]
+    pub fn row(&self) -> HaltRow {
+        HaltRow {
+            is_gap: self.reason == "stream.gap",
+            lost_from: self.lost_from,
+            message: self.message.clone(),
+        }
+    }
 }
 
 impl Progress {
@@ -275,14 +292,18 @@ impl Progress {
         }
     }
 
-    /// The place to be looked up, if it is time for that or it has to be now.
-    pub fn to_look_up(&self, now: Duration, at_once: bool) -> Option<Place> {
+    /// The place to be looked up, if it is time for that.
+    pub fn to_look_up(&self, now: Duration) -> Option<Place> {
+        // The lock is free again before it is taken once more.
+        let next = self.mark().next;
+        (now >= next).then(|| self.to_look_up_now(now))
+    }
+
+    /// The same, whether it is time for that or not.
+    pub fn to_look_up_now(&self, now: Duration) -> Place {
         let mut mark = self.mark();
-        if !at_once && now < mark.next {
-            return None;
-        }
         mark.next = now + IDENTITY_EVERY;
-        Some(mark.place)
+        mark.place
     }
 
     fn mark(&self) -> MutexGuard<'_, Mark> {

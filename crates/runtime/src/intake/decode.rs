@@ -10,15 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::cloudevents;
 use super::headers::Headers;
-use crate::kernel::alias::{Alias, Via};
-use crate::kernel::envelope::{
-    AggregateEvent, CallbackMessage, ControlMessage, ControlVerb, ErrorPayload, FORWARD, ForwardedEvent,
-    ResultType, Stuck, WorkflowEvent, callback_outcome, callback_request, callback_verb,
-};
+use crate::kernel::envelope::{AggregateEvent, WorkflowEvent};
 use crate::kernel::ids::{EventId, IdError, InstanceId, Key, SagaName, TenantId, TimeMs};
-use crate::kernel::input::{
-    Control, DomainEvent, Owner, Question, SourceStream, Verdict, WorkOutcome, WorkResult,
-};
+use crate::kernel::input::{Control, DomainEvent, SourceStream, WorkResult};
 use crate::kernel::json::{Json, JsonError};
 use crate::kernel::limits::Limits;
 use crate::kernel::outcome::{self, Expected, RecordedResult, slice};
@@ -31,6 +25,8 @@ use bytes::Bytes;
 /// The rules by which messages are read.
 #[derive(Debug)]
 pub struct Decoder {
+    /// Name of the cluster, whose runners alone publish on the subjects that name it.
+    pub cluster: String,
     pub tenancy: Tenancy,
     /// The only tenants that are served, all where `None`.
     pub tenants: Option<BTreeSet<TenantId>>,
@@ -164,13 +160,17 @@ impl Decoder {
                 Ok(Decoded::Event { tenant, event })
             }
             (SourceStream::WorkflowCommands, Subject::Workflow { tenant, saga, key }) => {
-                let instance = InstanceId { tenant, saga, key };
-                if is_forwarded(&message.payload) {
-                    self.forwarded(instance, message)
-                } else {
-                    self.control(instance, message)
-                }
+                self.asked(InstanceId { tenant, saga, key }, message)
             }
+            (
+                SourceStream::WorkflowCommands,
+                Subject::Control {
+                    cluster,
+                    tenant,
+                    saga,
+                    key,
+                },
+            ) if cluster == self.cluster => self.told(InstanceId { tenant, saga, key }, message),
             (SourceStream::WorkflowCommands, Subject::Callback { tenant, saga, key }) => {
                 self.callback(InstanceId { tenant, saga, key }, message)
             }
@@ -256,35 +256,6 @@ impl Decoder {
         })
     }
 
-    fn forwarded(&self, instance: InstanceId, message: &Message) -> Result<Decoded, Defect> {
-        let envelope: ForwardedEvent<'_> = self.read(&message.payload)?;
-        let event = envelope.event;
-        let via = via(envelope.alias, envelope.generation)?;
-        self.check(event.payload.get().as_bytes())?;
-        Ok(Decoded::Forwarded {
-            instance,
-            event: DomainEvent {
-                event_id: self.event_id(event.event_id.as_deref(), message.stream_sequence)?,
-                event_type: event.event_type,
-                aggregate_type: event.aggregate_type,
-                aggregate_id: event.aggregate_id,
-                sequence: event.sequence,
-                schema_version: event.schema_version,
-                correlation_id: event.metadata.correlation_id,
-                causation_id: event.metadata.causation_id,
-                traceparent: event
-                    .metadata
-                    .traceparent
-                    .filter(|text| trace::is_traceparent(text)),
-                hops: event.metadata.hops,
-                fact: envelope.fact,
-                payload: slice(&message.payload, event.payload),
-                via: Some(Box::new(via)),
-            },
-            time: TimeMs(envelope.time_ms),
-        })
-    }
-
     fn native<'a>(&self, tenant: &'a TenantId, message: &Message) -> Result<RawEvent<'a>, Defect> {
         let envelope: AggregateEvent<'_> = self.read(&message.payload)?;
         let metadata = envelope.metadata;
@@ -345,126 +316,6 @@ impl Decoder {
         })
     }
 
-    fn control(&self, instance: InstanceId, message: &Message) -> Result<Decoded, Defect> {
-        // The envelope is flattened, which hides repeated keys from serde.
-        self.check(&message.payload)?;
-        let envelope: ControlMessage = self.read(&message.payload)?;
-        EventId::parse(&envelope.request_id).map_err(|error| match error {
-            IdError::Empty { .. } => Defect::new("request_id.missing", "request_id is empty"),
-            _ => Defect::new("request_id.invalid", error.to_string()),
-        })?;
-        let control = match envelope.verb {
-            ControlVerb::Start { input, parent } => Control::Start {
-                input: serde_json::Value::Object(input).to_string().into(),
-                parent,
-            },
-            ControlVerb::Cancel { reason, mode } => Control::Cancel { reason, mode },
-            ControlVerb::Retry(stuck) if stuck == Stuck::default() => Control::Retry,
-            ControlVerb::Retry(stuck) => decide_stuck(Verdict::Retry, stuck)?,
-            ControlVerb::Skip(stuck) => decide_stuck(Verdict::Skip, stuck)?,
-            ControlVerb::Resolve(stuck) => decide_stuck(Verdict::Resolve, stuck)?,
-            ControlVerb::CancelChild { parent, undo, known } => Control::CancelChild { parent, undo, known },
-            ControlVerb::Outcome {
-                command_id,
-                result_type,
-                payload,
-            } => {
-                let result = WorkResult {
-                    command_id,
-                    effect: None,
-                    outcome: told(result_type, payload)?,
-                };
-                return Ok(Decoded::Result { instance, result });
-            }
-            ControlVerb::Signal { name, data, by, hops } => Control::Signal {
-                name,
-                data: serde_json::Value::Object(data).to_string().into(),
-                by,
-                hops,
-            },
-            ControlVerb::Heartbeat { work } => Control::Heartbeat { work },
-            ControlVerb::RegisterAlias { key, generation } => Control::RegisterAlias {
-                owner: Owner { key, generation },
-            },
-            ControlVerb::ReleaseAlias {
-                key,
-                generation,
-                hears,
-            } => Control::ReleaseAlias {
-                owner: Owner { key, generation },
-                hears,
-            },
-            ControlVerb::AskAlias {
-                key,
-                due_ms,
-                number,
-                slot,
-            } => Control::AskAlias {
-                key,
-                question: question(due_ms, number, slot),
-            },
-            ControlVerb::AliasRead {
-                due_ms,
-                number,
-                slot,
-                late,
-            } => Control::AliasRead {
-                question: question(due_ms, number, slot),
-                late,
-            },
-            ControlVerb::AliasAnswered {
-                alias,
-                generation,
-                refused,
-            } => Control::AliasAnswered {
-                via: via(alias, generation)?,
-                refused,
-            },
-            ControlVerb::Callback { work, ok, error } => Control::Callback {
-                work,
-                outcome: callback_outcome(ok.as_ref(), error.as_ref())
-                    .map_err(|message| Defect::new("payload.schema", message))?,
-            },
-        };
-        Ok(Decoded::Control {
-            instance,
-            id: envelope.request_id,
-            control,
-        })
-    }
-
-    /// What whoever was given a token says. The token alone is believed; the subject is where it is routed by.
-    fn callback(&self, instance: InstanceId, message: &Message) -> Result<Decoded, Defect> {
-        self.check(&message.payload)?;
-        let envelope: CallbackMessage = self.read(&message.payload)?;
-        let callback = self.tokens.as_ref().and_then(|key| key.read(&envelope.token));
-        let Some(callback) = callback.filter(|callback| callback.instance == instance) else {
-            let text = "the token is not one of this cluster for the instance of the subject";
-            return Err(Defect::new("callback.token", text));
-        };
-        let work = callback.work;
-        let verb = callback_verb(work.clone(), envelope.ok, envelope.error, envelope.heartbeat);
-        let (id, control) = match verb.map_err(|message| Defect::new("payload.schema", message))? {
-            ControlVerb::Callback { work, ok, error } => (
-                callback_request(&work),
-                Control::Callback {
-                    work,
-                    outcome: callback_outcome(ok.as_ref(), error.as_ref())
-                        .map_err(|message| Defect::new("payload.schema", message))?,
-                },
-            ),
-            _ => (
-                format!("heartbeat:{}", message.stream_sequence),
-                Control::Heartbeat { work },
-            ),
-        };
-        Ok(Decoded::Control {
-            instance,
-            id,
-            control,
-        })
-    }
-
     /// Without multi-tenancy there is nothing to keep apart, and a tenant that a producer names is only data.
     fn same_tenant(&self, subject: &TenantId, named: &str, place: &str) -> Result<(), Defect> {
         if self.tenancy == Tenancy::Single || subject.as_str() == named {
@@ -474,7 +325,7 @@ impl Decoder {
         Err(Defect::new("tenant.mismatch", text))
     }
 
-    fn event_id(&self, text: Option<&str>, sequence: u64) -> Result<EventId, Defect> {
+    pub(super) fn event_id(&self, text: Option<&str>, sequence: u64) -> Result<EventId, Defect> {
         let parsed = match (text, &self.event_id_from) {
             (None | Some(""), None) => {
                 return Err(Defect::new("event_id.missing", "the event has no id"));
@@ -511,48 +362,6 @@ impl Decoder {
     }
 }
 
-/// Whether this is an event that an alias has forwarded. The runner alone writes them, in the compact form.
-fn is_forwarded(payload: &[u8]) -> bool {
-    #[derive(serde::Deserialize)]
-    struct Verb<'a> {
-        control: &'a str,
-    }
-    let mark = format!("\"control\":\"{FORWARD}\"");
-    let marked = payload.windows(mark.len()).any(|part| part == mark.as_bytes());
-    marked && serde_json::from_slice::<Verb<'_>>(payload).is_ok_and(|verb| verb.control == FORWARD)
-}
-
-/// The alias that a message comes from, and the generation that it is for.
-fn via(alias: Alias, generation: u32) -> Result<Via, Defect> {
-    if alias.is_legal() {
-        return Ok(Via { alias, generation });
-    }
-    Err(Defect::new(
-        "payload.schema",
-        "alias: not a name and a value of one",
-    ))
-}
-
-const fn question(due_ms: i64, number: u64, slot: u8) -> Question {
-    Question {
-        due: TimeMs(due_ms),
-        number,
-        slot,
-    }
-}
-
-/// What a child says about its end.
-fn told(result_type: ResultType, payload: serde_json::Value) -> Result<WorkOutcome, Defect> {
-    if result_type == ResultType::Succeeded {
-        return Ok(WorkOutcome::Succeeded {
-            payload: payload.to_string().into(),
-        });
-    }
-    let error: ErrorPayload = serde_json::from_value(payload)
-        .map_err(|error| Defect::new("payload.schema", format!("payload: {error}")))?;
-    Ok(WorkOutcome::of_error(result_type, error))
-}
-
 /// Where an event was published.
 #[derive(Debug)]
 pub(super) struct Place<'a> {
@@ -575,13 +384,6 @@ pub(super) struct RawEvent<'a> {
     pub traceparent: Option<String>,
     pub hops: u32,
     pub payload: Bytes,
-}
-
-fn decide_stuck(verdict: Verdict, stuck: Stuck) -> Result<Control, Defect> {
-    stuck
-        .decide(verdict)
-        .map(Control::DecideStuck)
-        .map_err(|message| Defect::new("payload.schema", message))
 }
 
 fn subject_defect(error: &SubjectError) -> Defect {

@@ -219,11 +219,8 @@ impl Feed {
 
     /// Inputs that are not yet in the mailbox.
     pub fn waiting_inputs(&self) -> usize {
-        let inputs = |mail: &Mail| match mail {
-            Mail::Delivery(delivery) => delivery.inputs.len(),
-            _ => 0,
-        };
-        self.queue.iter().map(inputs).sum()
+        let deliveries = self.queue.iter().filter_map(delivery_of);
+        deliveries.map(|delivery| delivery.inputs.len()).sum()
     }
 
     pub fn has_barrier(&self) -> bool {
@@ -258,11 +255,16 @@ impl Feed {
 }
 
 fn end_of(mail: &Mail) -> Option<Place> {
-    match mail {
-        Mail::Delivery(delivery) => Some(Place {
-            sequence: delivery.sequence,
-            stamp: delivery.stamp,
-        }),
-        _ => None,
+    delivery_of(mail).map(|delivery| Place {
+        sequence: delivery.sequence,
+        stamp: delivery.stamp,
+    })
+}
+
+const fn delivery_of(mail: &Mail) -> Option<&Delivery> {
+    if let Mail::Delivery(delivery) = mail {
+        Some(delivery)
+    } else {
+        None
     }
 }

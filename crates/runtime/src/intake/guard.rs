@@ -104,6 +104,7 @@ impl Lost {
         };
         Halt {
             reason: "stream.gap",
+            lost_from: Some(from),
             message: messages,
         }
     }
@@ -223,14 +224,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_behind_a_jump_is_named() {
+    fn messages_removed_inside_a_jump_are_named() {
         let mut guard = Guard::default();
         guard.passed(11, 20);
         assert_eq!(look(&mut guard, 18, 20), Some(lost(12, 17)));
     }
 
     #[test]
-    fn what_was_read_without_a_jump_may_go() {
+    fn messages_read_without_a_jump_may_be_removed() {
         let mut guard = Guard::default();
         for sequence in 1..100 {
             assert!(!guard.passed(sequence, sequence + 1));
@@ -256,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_look_has_still_to_find_is_kept_until_it_is_answered() {
+    fn a_jump_waits_until_its_check_is_answered() {
         let marks = Marks::default();
         let stream = SourceStream::WorkflowEvents;
         let mut guard = Guard::new(marks.mark(stream));

@@ -88,6 +88,7 @@ pub(super) fn judge(state: &StreamState, seen: &[Seen]) -> Option<Halt> {
     let name = &state.identity.name;
     let halt = |message| Halt {
         reason: "stream.identity",
+        lost_from: None,
         message,
     };
     seen.iter().find_map(|Seen { place, found }| {

@@ -9,6 +9,7 @@ mod address;
 mod backoff;
 mod cloudevents;
 mod context;
+mod control;
 pub mod decode;
 mod feed;
 mod guard;
@@ -70,6 +71,8 @@ pub struct IntakeSpec {
     /// How many shards the cluster has.
     pub shard_count: u16,
     pub definitions: Arc<DefinitionSet>,
+    /// Name of the cluster.
+    pub cluster: String,
     pub tenancy: Tenancy,
     /// The only tenants to serve, all where `None`.
     pub tenants: Option<Vec<TenantId>>,
@@ -135,6 +138,7 @@ impl Intake {
         let from_sequence = spec.settings.event_id_from_sequence;
         let events = &spec.streams[SourceStream::AggregateEvents.index()];
         let decoder = Decoder {
+            cluster: spec.cluster,
             tenancy: spec.tenancy,
             tenants: spec.tenants.map(|tenants| tenants.into_iter().collect()),
             limits: spec.limits,
@@ -212,6 +216,7 @@ impl Intake {
         let halted = progress.halted().or_else(|| {
             ended.then(|| Halt {
                 reason: "intake.stopped",
+                lost_from: None,
                 message: "the reader ended unexpectedly".to_owned(),
             })
         });
@@ -299,7 +304,7 @@ impl Fed {
 /// Passes on what shards ask.
 struct Forward {
     notices: mpsc::Receiver<Notice>,
-    /// The one in hand. A shard does not say twice that it has to be fed again, so none may get lost.
+    /// The one that is held. A shard does not say twice that it has to be fed again, so none may get lost.
     passing: Option<Notice>,
     hubs: Vec<mpsc::Sender<Command>>,
 }

@@ -16,7 +16,7 @@ use super::context::Context;
 use super::feed::{Feed, Flushed};
 use super::identity::Place;
 use super::shared::Command;
-use super::view::View;
+use super::view::{View, ViewOf};
 use crate::kernel::input::SourceStream;
 use crate::ports::broker::Message;
 use crate::ports::clock::Clock as _;
@@ -64,7 +64,7 @@ impl Private {
     ) -> Self {
         let now = ctx.clock.monotonic();
         Self {
-            view: View::new(ctx, stream, feed.sent(), false),
+            view: View::new(ctx, stream, feed.sent(), ViewOf::Private),
             _counted: Counted::new(ctx, stream),
             ctx: Arc::clone(ctx),
             stream,

@@ -35,7 +35,7 @@ pub type Routed = (u16, Arrival);
 /// A saga that reacts to an event, and the key of its instance or why there is none.
 type Addressee = (SagaName, Result<Key, Defect>);
 
-/// What became of a message.
+/// The outcome of a message.
 #[derive(Debug)]
 pub enum Outcome {
     /// Everything it yields was appended.

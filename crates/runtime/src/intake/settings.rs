@@ -1,11 +1,11 @@
 //! What an operator may set about reading.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::kernel::duration::Millis;
 
 /// Settings of the intake. Each has a default that suits production.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
     /// Messages that a reader holds before they are decoded. Default 1,024.

@@ -2,74 +2,35 @@
 //!
 //! It never waits long for one shard: a mailbox that stays full is left to a private reader
 //! (see [`super::private`]). Where all mailboxes are full, reading pauses: that is backpressure, not a slow shard.
+//!
+//! Here are its loop, its probes, and how messages get to shards. `commands` is what it is asked; `detaching` gives slow shards
+//! readers of their own and takes them back; `shards` is which shards are fed, and from where.
+
+mod commands;
+mod detaching;
+mod shards;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
 
 use super::address;
 use super::context::{Context, ShardEndpoint};
-use super::feed::{Bounds, Feed, Flushed};
+use super::feed::{Bounds, Flushed};
 use super::identity::Place;
-use super::private::{Private, Since};
+use super::private::Since;
 use super::route::Routed;
-use super::slot::{Detached, Slot, State, place_of};
-use super::view::View;
+use super::slot::{Slot, State, place_of};
+use super::view::{View, ViewOf};
 use crate::kernel::input::SourceStream;
 use crate::ports::broker::Message;
 use crate::ports::clock::Clock as _;
 use crate::shard::mailbox::Arrival;
-use crate::tasks::Task;
-
-/// What a shared reader is asked.
-#[derive(Debug)]
-pub(super) enum Command {
-    /// Definitions have changed: ask the broker for what they want.
-    Widen,
-    /// A shard waits for a barrier.
-    Barrier { shard: u16 },
-    /// A shard refused a delivery: feed it again from behind `position`.
-    Gap { shard: u16, position: u64 },
-    /// A private reader is close behind. The answer is the sequence above which everything is kept for its
-    /// shard from now on, `None` where it shall try again later.
-    Join {
-        shard: u16,
-        ticket: u64,
-        read: u64,
-        reply: oneshot::Sender<Option<u64>>,
-    },
-    /// A private reader mailed all up to `read` and stops, if the answer is true.
-    Joined {
-        shard: u16,
-        ticket: u64,
-        read: u64,
-        answered: u64,
-        reply: oneshot::Sender<bool>,
-    },
-    /// Whether all that was read is in the mailbox of the shard.
-    IsMailed {
-        shard: u16,
-        reply: oneshot::Sender<bool>,
-    },
-    /// A shard was opened: feed it from its position.
-    Add {
-        shard: Box<ShardEndpoint>,
-        reply: oneshot::Sender<()>,
-    },
-    /// A shard is about to be closed: mail nothing to it after the answer.
-    Remove { shard: u16, reply: oneshot::Sender<()> },
-    /// An operator has moved the position of the shard: feed it from there.
-    ReadOn {
-        shard: u16,
-        place: Place,
-        reply: oneshot::Sender<()>,
-    },
-}
+pub(super) use commands::Command;
 
 pub(super) struct Shared {
     ctx: Arc<Context>,
@@ -117,7 +78,7 @@ impl Shared {
             .filter(|place| !behind(*place))
             .min_by_key(by_sequence);
         let mut shared = Self {
-            view: View::new(ctx, stream, start.unwrap_or_default(), true),
+            view: View::new(ctx, stream, start.unwrap_or_default(), ViewOf::Shared),
             ctx: Arc::clone(ctx),
             stream,
             slots: Vec::with_capacity(shards.len()),
@@ -184,7 +145,7 @@ impl Shared {
     /// Tells the feeds by which definitions what comes next was asked for.
     fn follow_definitions(&mut self) {
         if self.ctx.progress(self.stream).is_halted() {
-            // It is read anew before anything comes, from where the shards are then.
+            // It is read again before anything comes, from where the shards are then.
             return;
         }
         let (routed_by, read) = (self.view.routed_by(), self.view.place());
@@ -232,73 +193,6 @@ impl Shared {
                 }
             }
         }
-    }
-
-    /// Leaves shards that hold up the others to readers of their own: those whose mailbox was full for
-    /// `detach_after` at a stretch, or for half of a window of four times that.
-    fn detach_stalled(&mut self) {
-        let now = self.ctx.clock.monotonic();
-        let patience = self.ctx.settings.detach_after.duration();
-        if now.saturating_sub(self.window) > patience * 4 {
-            self.window = now;
-            self.slots
-                .iter_mut()
-                .for_each(|slot| slot.full_for = Duration::ZERO);
-        }
-        let others_wait = self
-            .slots
-            .iter()
-            .any(|slot| slot.is_attached() && slot.full_since.is_none());
-        if !others_wait {
-            return;
-        }
-        for at in 0..self.slots.len() {
-            let slot = &self.slots[at];
-            let Some(since) = slot.full_since else { continue };
-            let stretch = now.saturating_sub(since);
-            if slot.is_attached() && (stretch >= patience || slot.full_for + stretch >= patience * 2) {
-                let from = slot.feed.sent();
-                tracing::info!(
-                    stream = self.ctx.name(self.stream),
-                    shard = slot.feed.shard,
-                    from = from.sequence,
-                    "shard is slow and gets a reader of its own"
-                );
-                self.detach(at, from);
-            }
-        }
-    }
-
-    /// Starts a private reader from behind `position` for a shard that was fed before.
-    fn detach(&mut self, at: usize, position: Place) {
-        // What it was not told yet the private reader tells.
-        let since = if self.slots[at].feed.has_opening() {
-            Since::Start
-        } else {
-            Since::Detached
-        };
-        self.detach_from(at, position, since);
-    }
-
-    fn detach_from(&mut self, at: usize, position: Place, since: Since) {
-        self.tickets += 1;
-        let ticket = self.tickets;
-        let slot = &mut self.slots[at];
-        let shard = slot.feed.shard;
-        let asked = self.wanted.remove(&shard) | self.probed.remove(&shard) | slot.feed.has_barrier();
-        let (barriers, wanted) = watch::channel(u64::from(asked));
-        let feed = Feed::new(&slot.endpoint, self.stream, position);
-        let of = format!("of shard {shard} in {}", self.ctx.name(self.stream));
-        let hub = self.hub.clone();
-        let private = Private::new(&self.ctx, self.stream, ticket, feed, hub, wanted, since);
-        slot.feed.restart(position);
-        slot.full_since = None;
-        slot.full_for = Duration::ZERO;
-        slot.state = State::Detached(Detached {
-            ticket,
-            task: AbortOnDropHandle::new(self.ctx.tasks.spawn(Task::PrivateReader, of, private.run())),
-            barriers,
-        });
     }
 
     /// Reports now and then, and begins a probe where it is time for one.
@@ -416,240 +310,6 @@ impl Shared {
                     slot.state = State::Detached(reader);
                 }
                 other => slot.state = other,
-            }
-        }
-    }
-
-    async fn obey(&mut self, command: Command) {
-        let command = match command {
-            Command::Add { shard, reply } => {
-                self.add(*shard);
-                let _gone = reply.send(());
-                return;
-            }
-            Command::Remove { shard, reply } => {
-                self.remove(shard).await;
-                let _gone = reply.send(());
-                return;
-            }
-            command => command,
-        };
-        let (Command::Barrier { shard }
-        | Command::Gap { shard, .. }
-        | Command::Join { shard, .. }
-        | Command::Joined { shard, .. }
-        | Command::IsMailed { shard, .. }
-        | Command::ReadOn { shard, .. }) = &command
-        else {
-            // The view finds out by itself, now that it is awake.
-            return;
-        };
-        let Some(at) = self.slots.iter().position(|slot| slot.feed.shard == *shard) else {
-            return;
-        };
-        match command {
-            Command::Widen | Command::Add { .. } | Command::Remove { .. } => {}
-            Command::Barrier { shard } => match &self.slots[at].state {
-                State::Attached => {
-                    if self.wanted.is_empty() {
-                        self.next_probe = self.ctx.clock.monotonic();
-                    }
-                    self.wanted.insert(shard);
-                }
-                State::Detached(reader) | State::Joining(reader) => {
-                    reader.barriers.send_modify(|count| *count += 1);
-                }
-                State::Gone => {}
-            },
-            Command::Gap { position, .. } => self.feed_again(at, position).await,
-            Command::IsMailed { reply, .. } => {
-                let slot = &self.slots[at];
-                let _gone = reply.send(!slot.is_attached() || slot.feed.is_empty());
-            }
-            Command::ReadOn { place, reply, .. } => {
-                self.read_on(at, place).await;
-                let _gone = reply.send(());
-            }
-            Command::Join {
-                ticket, read, reply, ..
-            } => {
-                let target = self.begin_join(at, ticket, read);
-                if reply.send(target).is_err() {
-                    self.slots[at].stay_detached();
-                }
-            }
-            Command::Joined {
-                ticket,
-                read,
-                answered,
-                reply,
-                ..
-            } => {
-                let taken = self.finish_join(at, ticket, read, answered);
-                if reply.send(taken).is_err() {
-                    // It mailed all that it reported before it ended.
-                    tracing::debug!(ticket, "private reader ended before it was answered");
-                }
-            }
-        }
-    }
-
-    async fn feed_again(&mut self, at: usize, position: u64) {
-        let slot = &mut self.slots[at];
-        // What the mailbox still holds begins above `position` and is refused, too, without another notice:
-        // the shard reports once until a delivery fits. A shard without room may refuse one position again.
-        if matches!(slot.state, State::Gone) {
-            return;
-        }
-        tracing::warn!(
-            stream = self.ctx.name(self.stream),
-            shard = slot.feed.shard,
-            position,
-            "shard refused a delivery and is fed again"
-        );
-        let labels = [self.ctx.name(self.stream), "refused"];
-        self.ctx.metrics.readers_rebuilt.with_label_values(&labels).inc();
-        let mut asked = false;
-        if let State::Detached(reader) | State::Joining(reader) =
-            std::mem::replace(&mut slot.state, State::Attached)
-        {
-            asked = *reader.barriers.borrow() > 0;
-            reader.end().await;
-        }
-        if asked {
-            self.wanted.insert(self.slots[at].feed.shard);
-        }
-        let position = Place {
-            sequence: position,
-            stamp: None,
-        };
-        self.detach(at, position);
-    }
-
-    /// Feeds one more shard, by a reader of its own until it has come to the others.
-    fn add(&mut self, endpoint: ShardEndpoint) {
-        let place = place_of(&endpoint, self.stream);
-        let halted = endpoint.halted;
-        self.slots.push(Slot::new(endpoint, self.stream, place));
-        if halted {
-            // It is fed from where an operator says.
-            return;
-        }
-        let at = self.slots.len() - 1;
-        if self.is_read_for_others(at) {
-            self.detach_from(at, place, Since::Start);
-        } else if !self.ctx.progress(self.stream).is_halted() {
-            self.begin_with(at, place);
-        }
-    }
-
-    async fn remove(&mut self, shard: u16) {
-        self.wanted.remove(&shard);
-        self.probed.remove(&shard);
-        while let Some(at) = self.slots.iter().position(|slot| slot.feed.shard == shard) {
-            let slot = self.slots.swap_remove(at);
-            if let State::Detached(reader) | State::Joining(reader) = slot.state {
-                reader.end().await;
-            }
-        }
-        // It may have been the only one that had no place yet.
-        self.begin_if_ready();
-    }
-
-    /// Whether the stream is read, and for more than the shard at `at`.
-    fn is_read_for_others(&self, at: usize) -> bool {
-        let mut others = self.slots.iter().enumerate().filter(|(other, _)| *other != at);
-        !self.ctx.progress(self.stream).is_halted() && others.any(|(_, slot)| slot.is_fed())
-    }
-
-    /// Feeds a shard from `place`. Where the stream is not read any more, that waits until each shard has its place.
-    async fn read_on(&mut self, at: usize, place: Place) {
-        let slot = &mut self.slots[at];
-        if let State::Detached(reader) | State::Joining(reader) =
-            std::mem::replace(&mut slot.state, State::Gone)
-        {
-            reader.end().await;
-        }
-        if self.is_read_for_others(at) {
-            return self.detach(at, place);
-        }
-        self.ctx.progress(self.stream).repositioned();
-        self.begin_with(at, place);
-    }
-
-    /// Reads the stream from `place`, and for the others from theirs, as soon as each that is fed has one.
-    fn begin_with(&mut self, at: usize, place: Place) {
-        let slot = &mut self.slots[at];
-        slot.state = State::Attached;
-        slot.full_since = None;
-        slot.feed.restart(place);
-        slot.ready = true;
-        self.begin_if_ready();
-    }
-
-    fn begin_if_ready(&mut self) {
-        let fed = || self.slots.iter().filter(|slot| slot.is_fed());
-        if fed().next().is_some() && fed().all(|slot| slot.ready) {
-            self.begin_again();
-        }
-    }
-
-    /// Reads from where the shards are, as after a start.
-    fn begin_again(&mut self) {
-        let fed = self.slots.iter_mut().filter(|slot| slot.ready);
-        let places: Vec<Place> = fed
-            .map(|slot| {
-                slot.ready = false;
-                slot.feed.sent()
-            })
-            .collect();
-        let by_sequence = |place: &Place| place.sequence;
-        let first = places.iter().copied().min_by_key(by_sequence);
-        let last = places.iter().copied().max_by_key(by_sequence);
-        self.ctx
-            .progress(self.stream)
-            .begin_again(last.unwrap_or_default());
-        self.view = View::new(&self.ctx, self.stream, first.unwrap_or_default(), true);
-        self.batch.clear();
-        self.wanted.append(&mut self.probed);
-    }
-
-    fn begin_join(&mut self, at: usize, ticket: u64, read: u64) -> Option<u64> {
-        let mine = self.view.place();
-        let near = !self.ctx.progress(self.stream).is_halted()
-            && mine.sequence.saturating_sub(read) <= self.ctx.settings.attach_within.saturating_mul(2);
-        let slot = &mut self.slots[at];
-        match std::mem::replace(&mut slot.state, State::Gone) {
-            State::Detached(reader) if reader.ticket == ticket && near => {
-                slot.feed.restart(mine);
-                slot.state = State::Joining(reader);
-                Some(mine.sequence)
-            }
-            other => {
-                slot.state = other;
-                None
-            }
-        }
-    }
-
-    fn finish_join(&mut self, at: usize, ticket: u64, read: u64, answered: u64) -> bool {
-        let slot = &mut self.slots[at];
-        match std::mem::replace(&mut slot.state, State::Gone) {
-            State::Joining(reader) if reader.ticket == ticket => {
-                if *reader.barriers.borrow() > answered {
-                    self.wanted.insert(slot.feed.shard);
-                    self.next_probe = self.ctx.clock.monotonic();
-                }
-                slot.feed.take_over(Place {
-                    sequence: read,
-                    stamp: None,
-                });
-                slot.state = State::Attached;
-                true
-            }
-            other => {
-                slot.state = other;
-                false
             }
         }
     }

@@ -7,25 +7,30 @@
 //!
 //! Nothing but a broken reader stands in the way of messages. The broker is asked about the stream while they come; the
 //! end of the stream is looked for where none come.
+//!
+//! `opening` is the way to a reader, `question` what the broker is asked about the stream, `probe` the proof that everything
+//! up to some time is read.
 
+mod opening;
 mod probe;
+mod question;
 
 use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures::FutureExt;
 use futures::future::BoxFuture;
 
 use super::backoff::Backoff;
 use super::context::{Context, Halt};
-use super::guard::{Guard, Removed, Survey, survey};
-use super::identity::{Opened, Place, Seen, judge, open};
+use super::guard::{Guard, Survey};
+use super::identity::{Opened, Place};
 use crate::kernel::input::SourceStream;
-use crate::ports::broker::{BrokerError, Message, Reader, ReaderBroken, ReaderSpec, StreamIdentity};
+use crate::ports::broker::{BrokerError, Message, Reader, ReaderBroken, StreamIdentity};
 use crate::ports::clock::Clock as _;
 use probe::{Probe, Silence};
+use question::{Purpose, Question, answer_of};
 
 /// Payload bytes after which a batch is full.
 const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -35,6 +40,15 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_WAIT: Duration = Duration::from_millis(25);
 /// A view that nobody asked for this long may have missed more than its buffer holds.
 const STALLED_AFTER: Duration = Duration::from_secs(2);
+
+/// Whose view it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ViewOf {
+    /// The shared reader's, whose state health tells.
+    Shared,
+    /// That of a reader of one shard.
+    Private,
+}
 
 /// # Invariants
 /// Every matching message up to `read` was handled, none above it was.
@@ -46,8 +60,7 @@ pub(super) struct View {
     generation: u64,
     /// Of those by which all was asked for that was handed out last.
     routed_by: u64,
-    /// Whether this is the shared reader, whose state health tells.
-    shared: bool,
+    of: ViewOf,
     read: Place,
     reader: Option<Box<dyn Reader>>,
     /// Readers opened so far, and those that were told of.
@@ -74,25 +87,6 @@ pub(super) struct View {
     probe: Option<Probe>,
 }
 
-/// What the broker is being asked about the stream.
-struct Question {
-    purpose: Purpose,
-    read: Place,
-    answer: BoxFuture<'static, Result<Survey, BrokerError>>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Purpose {
-    /// To open a reader.
-    Open,
-    /// To prove how far everything was read.
-    Probe,
-    /// To see that nothing had been removed when the reader knew of nothing more.
-    Confirm,
-    /// To see whether anything was removed.
-    Look,
-}
-
 /// What there is to be done next.
 enum Event {
     Arrived(Result<Message, ReaderBroken>),
@@ -103,7 +97,7 @@ enum Event {
 }
 
 impl View {
-    pub fn new(ctx: &Arc<Context>, stream: SourceStream, read: Place, shared: bool) -> Self {
+    pub fn new(ctx: &Arc<Context>, stream: SourceStream, read: Place, of: ViewOf) -> Self {
         let now = ctx.clock.monotonic();
         let generation = ctx.router.definitions.generation();
         Self {
@@ -112,7 +106,7 @@ impl View {
             generation,
             routed_by: generation,
             filters: ctx.filters(stream),
-            shared,
+            of,
             read,
             reader: None,
             opened: 0,
@@ -388,7 +382,7 @@ impl View {
         if place.sequence > self.read.sequence {
             self.read = place;
         }
-        if self.shared {
+        if self.of == ViewOf::Shared {
             let progress = self.ctx.progress(self.stream);
             progress.read.store(self.read.sequence, Ordering::Relaxed);
             progress.moved(self.ctx.clock.monotonic());
@@ -414,200 +408,6 @@ impl View {
         self.ctx.metrics.readers_rebuilt.with_label_values(&labels).inc();
     }
 
-    /// Comes nearer to a reader.
-    ///
-    /// # Cancel safety
-    /// It goes on with the next call.
-    async fn open(&mut self) {
-        if let Some(opening) = &mut self.opening {
-            let opened = opening.await;
-            self.opening = None;
-            match opened {
-                Ok(Opened { reader, state, seen }) => {
-                    if let Some(halt) = judge(&state, &seen) {
-                        return self.halt(halt);
-                    }
-                    self.ctx.progress(self.stream).stands(self.read);
-                    self.reader = Some(reader);
-                    self.opened += 1;
-                    self.taken = 0;
-                    self.behind = true;
-                    self.connected(true);
-                }
-                Err(error) => self.unopened(&error),
-            }
-            return;
-        }
-        if self.question.is_none() {
-            self.backoff.wait().await;
-            // All behind what was read counts as jumped over: the stream may have dropped it meanwhile.
-            self.guard.passed(self.read.sequence, u64::MAX);
-            self.ask(Purpose::Open);
-        }
-        let answer = answer_of(&mut self.question).await;
-        self.answered(answer);
-    }
-
-    fn unopened(&mut self, error: &BrokerError) {
-        tracing::warn!(stream = self.ctx.name(self.stream), %error, "reader cannot be opened");
-        self.abandon("unopened");
-    }
-
-    fn ask(&mut self, purpose: Purpose) {
-        self.guard.ask();
-        let name = self.ctx.name(self.stream).to_owned();
-        let broker = Arc::clone(&self.ctx.broker);
-        // Before a reader is opened nothing is looked up: that is done behind it. Where none is, the answer alone
-        // lets the position move.
-        let progress = self.ctx.progress(self.stream);
-        let place = match purpose {
-            Purpose::Open => None,
-            _ => progress.to_look_up(self.ctx.clock.monotonic(), self.filters.is_empty()),
-        };
-        self.question = Some(Question {
-            purpose,
-            read: self.read,
-            answer: survey(
-                (broker, Arc::clone(&self.ctx.clock)),
-                (self.stream, name),
-                self.removed.clone(),
-                place.into_iter().collect(),
-            )
-            .boxed(),
-        });
-    }
-
-    fn answered(&mut self, answer: Result<Survey, BrokerError>) {
-        let Some(question) = self.question.take() else {
-            return;
-        };
-        let survey = match answer {
-            Ok(survey) => survey,
-            Err(error) if question.purpose == Purpose::Open => return self.unopened(&error),
-            Err(error) => {
-                self.guard.unanswered();
-                tracing::warn!(stream = self.ctx.name(self.stream), %error, "stream state is unknown");
-                if question.purpose == Purpose::Confirm {
-                    self.probe = None;
-                }
-                if self.reader.is_none() {
-                    self.connected(false);
-                }
-                return;
-            }
-        };
-        // What the old filters left out is not known to be silent.
-        if self.widen() {
-            return;
-        }
-        if let Some(halt) = self.examine(&survey, question.read.sequence) {
-            return self.halt(halt);
-        }
-        if !survey.seen.is_empty() {
-            self.ctx.progress(self.stream).stands(question.read);
-        }
-        let (state, as_of) = (survey.state, survey.as_of);
-        self.ctx.progress(self.stream).heard_of(state.last_sequence);
-        self.identity = Some(state.identity.clone());
-        match question.purpose {
-            Purpose::Look => {}
-            Purpose::Confirm => {
-                if let Some(probe) = &mut self.probe {
-                    probe.silence = Silence::Confirmed;
-                }
-            }
-            Purpose::Open => {
-                let progress = self.ctx.progress(self.stream);
-                let mark = progress.to_look_up(self.ctx.clock.monotonic(), true);
-                let places = mark.into_iter().chain([self.read, progress.furthest()]).collect();
-                let broker = Arc::clone(&self.ctx.broker);
-                self.opening = Some(open(broker, self.reader_spec(), places).boxed());
-            }
-            Purpose::Probe => {
-                let now = self.ctx.clock.monotonic();
-                let silence = if self.filters.is_empty() {
-                    self.connected(true);
-                    Silence::Found { after: 0, due: now }
-                } else {
-                    Silence::Sought { at: now }
-                };
-                self.probe = Some(Probe {
-                    as_of,
-                    covered: Place::end_of(&state),
-                    silence,
-                });
-            }
-        }
-    }
-
-    fn reader_spec(&self) -> ReaderSpec {
-        ReaderSpec {
-            stream: self.ctx.name(self.stream).to_owned(),
-            filters: self.filters.clone(),
-            start_sequence: self.read.sequence + 1,
-            name: self.ctx.reader_name(self.stream),
-            buffer: self.ctx.settings.buffer,
-        }
-    }
-
-    /// Why the stream must not be read on, if it must not. `read`: as far as it was read when it was looked at.
-    fn examine(&mut self, survey: &Survey, read: u64) -> Option<Halt> {
-        let (name, state) = (self.ctx.name(self.stream), &survey.state);
-        if self
-            .identity
-            .as_ref()
-            .is_some_and(|known| *known != state.identity)
-        {
-            return Some(Halt {
-                reason: "stream.identity",
-                message: format!(
-                    "stream {name} was deleted and created again, its sequences mean other messages"
-                ),
-            });
-        }
-        let unseen = Seen {
-            place: Place {
-                sequence: read,
-                stamp: None,
-            },
-            found: None,
-        };
-        if let Some(halt) = judge(state, &[unseen]).or_else(|| judge(state, &survey.seen)) {
-            return Some(halt);
-        }
-        let removed: Vec<u64> = match &survey.removed {
-            Removed::AsKnown => Vec::new(),
-            Removed::Listed(listed) => {
-                let before = self.ctx.progress(self.stream).removed_before(listed);
-                self.removed = Some(Arc::clone(listed));
-                let news = listed.iter().copied();
-                news.filter(|sequence| before.binary_search(sequence).is_err())
-                    .collect()
-            }
-            Removed::Many(count) => {
-                if self.removed.take().is_some() || self.identity.is_none() {
-                    tracing::warn!(
-                        stream = name,
-                        count,
-                        "too many messages were removed one by one to see whether each was read before"
-                    );
-                }
-                Vec::new()
-            }
-        };
-        let lost = self
-            .guard
-            .answered(state.first_sequence, &removed, self.read.sequence);
-        // Where nothing matters, nothing is lost.
-        let lost = lost.filter(|_| !self.filters.is_empty())?;
-        self.old_news = self.removed.as_ref().map(|removed| {
-            let before = self.ctx.progress(self.stream).removed_before(removed);
-            let is_old = |sequence: &u64| lost.tells_of(*sequence) || before.binary_search(sequence).is_ok();
-            removed.iter().copied().filter(is_old).collect()
-        });
-        Some(lost.halt(name))
-    }
-
     fn halt(&mut self, halt: Halt) {
         let name = self.ctx.name(self.stream);
         tracing::error!(stream = name, reason = halt.reason, message = %halt.message, "stream cannot be read on without loss");
@@ -617,7 +417,7 @@ impl View {
     }
 
     fn connected(&self, connected: bool) {
-        if self.shared {
+        if self.of == ViewOf::Shared {
             let progress = self.ctx.progress(self.stream);
             progress.connected.store(connected, Ordering::Relaxed);
         }
@@ -625,24 +425,5 @@ impl View {
 
     fn due(&self) -> Duration {
         self.ctx.clock.monotonic() + self.ctx.settings.overdue_after.duration()
-    }
-}
-
-impl Question {
-    fn is_probe(&self) -> bool {
-        self.purpose == Purpose::Probe
-    }
-
-    fn is_for_probe(&self) -> bool {
-        matches!(self.purpose, Purpose::Probe | Purpose::Confirm)
-    }
-}
-
-/// # Cancel safety
-/// The question stays.
-async fn answer_of(question: &mut Option<Question>) -> Result<Survey, BrokerError> {
-    match question {
-        Some(question) => (&mut question.answer).await,
-        None => pending().await,
     }
 }

@@ -414,7 +414,7 @@ impl Backlog {
         self.forget_if_empty(destination);
     }
 
-    /// Keeps a row of a refill while there is room; the first one that does not fit begins the gap anew.
+    /// Keeps a row of a refill while there is room; the first one that does not fit begins the gap again.
     fn admit_into(&mut self, row: Row) {
         let queue = self.queues.entry(Destination::of(&row.1)).or_default();
         if queue.rows < self.rows_in_memory {

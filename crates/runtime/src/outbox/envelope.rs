@@ -6,8 +6,8 @@ use serde_json::value::RawValue;
 
 use crate::kernel::children::{Forwarded, ParentRef, SagaMessage};
 use crate::kernel::envelope::{
-    APPLIED_HEADER, AggregateCommand, AggregateEvent, CommandMetadata, ControlMessage, ControlVerb,
-    DEADLINE_HEADER, EffectCancellation, EffectCommand, EffectProgress, EventMetadata, FORWARD,
+    APPLIED_HEADER, AggregateCommand, AggregateEvent, CommandMetadata, ConflictPolicy, ControlMessage,
+    ControlVerb, DEADLINE_HEADER, EffectCancellation, EffectCommand, EffectProgress, EventMetadata, FORWARD,
     ForwardedEvent, ResultType, WorkflowEvent,
 };
 use crate::kernel::ids::{CommandId, EffectName, Key, SagaName};
@@ -15,7 +15,7 @@ use crate::kernel::input::{Question, WorkOutcome};
 use crate::kernel::subject::Subject;
 use crate::kernel::trace::is_traceparent;
 use crate::kernel::work::WorkItem;
-use crate::ports::broker::{Expect, Publication};
+use crate::ports::broker::{Expect, Publication, WorkflowStreams};
 
 /// Why an item is not a message; no repetition will change that.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -166,8 +166,10 @@ pub fn fact(
     })
 }
 
-pub fn saga_subject(item: &WorkItem, saga: &SagaName, key: &Key) -> String {
-    Subject::Workflow {
+/// Where an instance is told something by another one: a subject of the runners, so that nobody else can speak for it.
+pub fn saga_subject(cluster: &str, item: &WorkItem, saga: &SagaName, key: &Key) -> String {
+    Subject::Control {
+        cluster: cluster.to_owned(),
         tenant: item.instance.tenant.clone(),
         saga: saga.clone(),
         key: key.clone(),
@@ -180,23 +182,23 @@ pub fn saga_subject(item: &WorkItem, saga: &SagaName, key: &Key) -> String {
 /// # Errors
 /// [`Unsendable`] where it is not a message.
 pub fn saga(
-    stream: &str,
+    streams: &WorkflowStreams,
     item: &WorkItem,
     saga: &SagaName,
     key: &Key,
     message: &SagaMessage,
 ) -> Result<Publication, Unsendable> {
-    let parent = |waits: bool| ParentRef {
-        saga: item.instance.saga.clone(),
-        key: item.instance.key.clone(),
-        command_id: item.command_id,
-        depth: 0,
-        waits,
-        undoable: false,
-        hops: item.hops,
-        traceparent: traceparent(item),
-    };
-    let awaited = item.kind.awaits_result();
+    Ok(Publication {
+        stream: streams.commands.clone(),
+        subject: saga_subject(&streams.cluster, item, saga, key),
+        headers: headers(item),
+        payload: saga_message(item, message)?,
+        expect: Expect::Nothing,
+    })
+}
+
+/// What another saga is told, as the bytes of its message.
+fn saga_message(item: &WorkItem, message: &SagaMessage) -> Result<Bytes, Unsendable> {
     let verb = match message {
         SagaMessage::Start {
             input,
@@ -207,11 +209,12 @@ pub fn saga(
             parent: Some(ParentRef {
                 depth: *depth,
                 undoable: *undoable,
-                ..parent(awaited)
+                ..parent(item)
             }),
+            on_conflict: ConflictPolicy::Fail,
         },
         SagaMessage::CancelChild { undo, known } => ControlVerb::CancelChild {
-            parent: parent(awaited),
+            parent: parent(item),
             undo: *undo,
             known: *known,
         },
@@ -250,7 +253,7 @@ pub fn saga(
             by: format!("{}/{}", item.instance.saga, item.instance.key),
             hops: item.hops,
         },
-        SagaMessage::Forward(forwarded) => return self::forwarded(stream, item, saga, key, forwarded),
+        SagaMessage::Forward(forwarded) => return self::forwarded(item, forwarded),
         SagaMessage::Outcome { command, outcome } => {
             let (result_type, payload) = told(outcome)?;
             ControlVerb::Outcome {
@@ -262,25 +265,28 @@ pub fn saga(
     };
     let envelope = ControlMessage {
         request_id: item.command_id.to_string(),
+        principal: None,
         verb,
     };
-    Ok(Publication {
-        stream: stream.to_owned(),
-        subject: saga_subject(item, saga, key),
-        headers: headers(item),
-        payload: encode(&envelope, item.kind.payload().len()),
-        expect: Expect::Nothing,
-    })
+    Ok(encode(&envelope, item.kind.payload().len()))
+}
+
+/// Who tells it.
+fn parent(item: &WorkItem) -> ParentRef {
+    ParentRef {
+        saga: item.instance.saga.clone(),
+        key: item.instance.key.clone(),
+        command_id: item.command_id,
+        depth: 0,
+        waits: item.kind.awaits_result(),
+        undoable: false,
+        hops: item.hops,
+        traceparent: traceparent(item),
+    }
 }
 
 /// An event for an owner of the alias that has found it.
-fn forwarded(
-    stream: &str,
-    item: &WorkItem,
-    saga: &SagaName,
-    key: &Key,
-    forwarded: &Forwarded,
-) -> Result<Publication, Unsendable> {
+fn forwarded(item: &WorkItem, forwarded: &Forwarded) -> Result<Bytes, Unsendable> {
     let event = &forwarded.event;
     let Some(via) = &event.via else {
         return Err(Unsendable(
@@ -312,13 +318,7 @@ fn forwarded(
             timestamp: None,
         },
     };
-    Ok(Publication {
-        stream: stream.to_owned(),
-        subject: saga_subject(item, saga, key),
-        headers: headers(item),
-        payload: encode(&envelope, event.payload.len()),
-        expect: Expect::Nothing,
-    })
+    Ok(encode(&envelope, event.payload.len()))
 }
 
 fn told(outcome: &WorkOutcome) -> Result<(ResultType, serde_json::Value), Unsendable> {

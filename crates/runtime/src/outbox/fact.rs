@@ -134,7 +134,7 @@ impl Publisher {
         let is_ours = |stored: &StoredMessage, publication: &Publication, item: &WorkItem| {
             stored.subject == publication.subject && envelope::is_request(&stored.payload, item)
         };
-        match envelope::saga(&self.streams.commands, item, saga, key, message) {
+        match envelope::saga(&self.streams, item, saga, key, message) {
             Ok(publication) => self.recognisably(item, publication, is_ours, suppressed).await,
             Err(error) => error.into(),
         }

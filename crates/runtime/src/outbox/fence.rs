@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn it_closes_by_itself_when_its_time_is_over() {
+    fn the_fence_closes_when_its_time_is_over() {
         let clock = Arc::new(At(AtomicU64::new(1_000)));
         let fence = Fence::closed(Arc::clone(&clock) as Arc<dyn Clock>);
         assert!(!fence.is_open(), "before the first renewal");
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_passes_with_the_renewal_and_not_before_the_hold_is_over() {
+    fn a_waiting_send_passes_with_the_renewal_and_not_before_the_hold_is_over() {
         let clock = Arc::new(At(AtomicU64::new(1_000)));
         let fence = Fence::closed(clock);
         fence.hold();

@@ -14,7 +14,7 @@ use super::submitter::{Earlier, Submitted, Submitter, given_up};
 use super::sweeper;
 use crate::kernel::children::CHILD_REFUSED;
 use crate::kernel::envelope::EffectProgress;
-use crate::kernel::ids::InstanceId;
+use crate::kernel::ids::{EffectName, InstanceId};
 use crate::kernel::input::{WorkOutcome, WorkResult};
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
 use crate::shard::mailbox::Verdict;
@@ -32,11 +32,19 @@ pub struct Done {
     pub destination: Destination,
     pub instance: InstanceId,
     pub verdict: Option<Verdict>,
-    /// Nobody waits for a result: the shard may delete the row.
-    pub delivered: bool,
+    pub completion: Completion,
     pub outcome: &'static str,
     /// The broker does not take it, and nothing but its message tells of it: it stays in the outbox.
     pub refused: Option<Box<Refused>>,
+}
+
+/// What the delivery of a row completes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Completion {
+    /// The row: nobody waits for a result, and the shard may delete it.
+    Row,
+    /// Nothing yet: the row stays until its result is applied.
+    Nothing,
 }
 
 /// What the broker does not take now.
@@ -45,7 +53,7 @@ pub struct Refused {
     pub reason: String,
 }
 
-/// HeldCommands an effect command or a fact to the broker; `progress` says what was done about the command before.
+/// Hands a message to the broker; `progress` says what was done about an effect command before.
 pub fn publish(
     publisher: Arc<Publisher>,
     metrics: Arc<Metrics>,
@@ -55,39 +63,10 @@ pub fn publish(
     async move {
         match &item.kind {
             WorkKind::Effect { effect, payload } => {
-                // An earlier life may have sent it, and the broker may have lost that behind the result. A worker takes
-                // what is young and comes for the first time for what nobody has had.
-                let is_resumed = publisher.fence.is_resumed();
-                if (is_resumed || publisher.is_of_earlier_life(row))
-                    && let Some(verdict) = publisher.found(&item, effect).await
-                {
-                    // A shard that goes on from what was adopted may have read it before it asked. Otherwise it comes by its
-                    // stream, where the first one of a command counts and not the last.
-                    return done(
-                        row,
-                        &item,
-                        Some(verdict).filter(|_| is_resumed),
-                        false,
-                        "answered",
-                    );
-                }
-                let sent = publisher.effect(&item, effect, payload, progress).await;
-                let verdict = match &sent {
-                    Sent::Unsendable(message) => {
-                        let now = publisher.clock.now();
-                        Some(sweeper::unsendable(&item, effect, message.clone(), now))
-                    }
-                    Sent::Stored | Sent::AlreadyThere | Sent::Answered => None,
-                };
-                done(row, &item, verdict, false, outcome(&sent))
+                publish_effect(&publisher, row, &item, (effect, payload), progress).await
             }
             WorkKind::Fact { fact_type, payload } => {
-                let suppressed = || {
-                    metrics
-                        .messages_relayed
-                        .with_label_values(&["fact", "suppressed"])
-                        .inc();
-                };
+                let suppressed = || suppressed(&metrics, "fact");
                 let sent = publisher.fact(row, &item, fact_type, payload, suppressed).await;
                 delivered(row, item, sent)
             }
@@ -105,12 +84,7 @@ pub fn publish(
                 message,
                 awaited,
             } => {
-                let suppressed = || {
-                    metrics
-                        .messages_relayed
-                        .with_label_values(&["saga", "suppressed"])
-                        .inc();
-                };
+                let suppressed = || suppressed(&metrics, "saga");
                 let sent = publisher.saga(&item, saga, key, message, suppressed).await;
                 if !*awaited {
                     return delivered(row, item, sent);
@@ -122,12 +96,49 @@ pub fn publish(
                     }
                     Sent::Stored | Sent::AlreadyThere | Sent::Answered => None,
                 };
-                done(row, &item, verdict, false, outcome(&sent))
+                done(row, &item, verdict, Completion::Nothing, outcome(&sent))
             }
-            WorkKind::Command { .. } => done(row, &item, None, false, "misrouted"),
+            WorkKind::Command { .. } => done(row, &item, None, Completion::Nothing, "misrouted"),
         }
     }
     .boxed()
+}
+
+async fn publish_effect(
+    publisher: &Publisher,
+    row: WorkRef,
+    item: &WorkItem,
+    (effect, payload): (&EffectName, &[u8]),
+    progress: Option<EffectProgress>,
+) -> Done {
+    // An earlier life may have sent it, and the broker may have lost that behind the result. A worker takes
+    // what is young and comes for the first time for what nobody has had.
+    let is_resumed = publisher.fence.is_resumed();
+    if (is_resumed || publisher.is_of_earlier_life(row))
+        && let Some(verdict) = publisher.found(item, effect).await
+    {
+        // A shard that goes on from what was adopted may have read it before it asked. Otherwise it comes by its
+        // stream, where the first one of a command counts and not the last.
+        let verdict = Some(verdict).filter(|_| is_resumed);
+        return done(row, item, verdict, Completion::Nothing, "answered");
+    }
+    let sent = publisher.effect(item, effect, payload, progress).await;
+    let verdict = match &sent {
+        Sent::Unsendable(message) => {
+            let now = publisher.clock.now();
+            Some(sweeper::unsendable(item, effect, message.clone(), now))
+        }
+        Sent::Stored | Sent::AlreadyThere | Sent::Answered => None,
+    };
+    done(row, item, verdict, Completion::Nothing, outcome(&sent))
+}
+
+/// Counts a message id that others had used, so that the message goes under another one.
+fn suppressed(metrics: &Metrics, destination: &str) {
+    metrics
+        .messages_relayed
+        .with_label_values(&[destination, "suppressed"])
+        .inc();
 }
 
 /// The end of a message for whose delivery nobody waits.
@@ -138,11 +149,11 @@ fn delivered(row: WorkRef, item: WorkItem, sent: Sent) -> Done {
             instance: item.instance.clone(),
             row,
             verdict: None,
-            delivered: false,
+            completion: Completion::Nothing,
             outcome: "refused",
             refused: Some(Box::new(Refused { item, reason })),
         },
-        sent => done(row, &item, None, true, outcome(&sent)),
+        sent => done(row, &item, None, Completion::Row, outcome(&sent)),
     }
 }
 
@@ -155,7 +166,7 @@ const fn outcome(sent: &Sent) -> &'static str {
     }
 }
 
-/// HeldCommands an aggregate command to the gateway.
+/// Hands an aggregate command to the gateway.
 pub fn submit(
     publisher: Arc<Publisher>,
     submitter: Option<Arc<Submitter>>,
@@ -169,14 +180,16 @@ pub fn submit(
         };
         let awaited = item.kind.awaits_result();
         let (outcome, label) = match ended {
-            Submitted::Accepted if !awaited => return done(row, &item, None, true, "accepted"),
+            Submitted::Accepted if !awaited => {
+                return done(row, &item, None, Completion::Row, "accepted");
+            }
             Submitted::Accepted => {
                 let payload = Bytes::from_static(b"{}");
                 (WorkOutcome::Succeeded { payload }, "accepted")
             }
-            Submitted::Rejected { message } => (failed(REJECTED, message, true), "rejected"),
-            Submitted::Unsendable { message } => (failed(REJECTED, message, false), "unsendable"),
-            Submitted::Unavailable { message } => (failed(UNAVAILABLE, message, false), "unavailable"),
+            Submitted::Rejected { message } => (rejected(message), "rejected"),
+            Submitted::Unsendable { message } => (WorkOutcome::failed(REJECTED, message), "unsendable"),
+            Submitted::Unavailable { message } => (WorkOutcome::failed(UNAVAILABLE, message), "unavailable"),
             Submitted::TimedOut { message } => (WorkOutcome::timed_out(message), "timed_out"),
         };
         let verdict = Verdict {
@@ -189,16 +202,22 @@ pub fn submit(
             time: publisher.clock.now(),
             publish: None,
         };
-        done(row, &item, Some(verdict), !awaited, label)
+        let completion = if awaited {
+            Completion::Nothing
+        } else {
+            Completion::Row
+        };
+        done(row, &item, Some(verdict), completion, label)
     }
     .boxed()
 }
 
-fn failed(class: &str, message: String, refused: bool) -> WorkOutcome {
+/// The gateway has refused the command: an attempt after it is another piece of work.
+fn rejected(message: String) -> WorkOutcome {
     WorkOutcome::Failed {
-        class: class.to_owned(),
+        class: REJECTED.to_owned(),
         message,
-        refused,
+        refused: true,
     }
 }
 
@@ -218,7 +237,7 @@ pub fn done(
     row: WorkRef,
     item: &WorkItem,
     verdict: Option<Verdict>,
-    delivered: bool,
+    completion: Completion,
     outcome: &'static str,
 ) -> Done {
     Done {
@@ -226,7 +245,7 @@ pub fn done(
         destination: Destination::of(item),
         instance: item.instance.clone(),
         verdict,
-        delivered,
+        completion,
         outcome,
         refused: None,
     }

@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::backlog::Row;
 use super::envelope;
 use super::fence::Fence;
-use super::handover::{Done, done};
+use super::handover::{Completion, Done, done};
 use super::publish::Publisher;
 use super::sweeper;
 use crate::kernel::envelope::EffectProgress;
@@ -200,7 +200,7 @@ impl Publisher {
             Ok(command) => match to.first_attempt(&command, &record).await {
                 Attempted::Answered(body) => body,
                 Attempted::Elsewhere(_) if record.is(COMPLETED) => {
-                    return Ok(done(row, item, None, false, "completed"));
+                    return Ok(done(row, item, None, Completion::Nothing, "completed"));
                 }
                 Attempted::Elsewhere(progress) if record.is(ASKED) => {
                     let outcome_unknown = false;
@@ -219,7 +219,7 @@ impl Publisher {
             },
             Err(error) => {
                 let verdict = sweeper::unsendable(item, effect, error.to_string(), self.clock.now());
-                return Ok(done(row, item, Some(verdict), false, "unsendable"));
+                return Ok(done(row, item, Some(verdict), Completion::Nothing, "unsendable"));
             }
         };
         let mut verdict = sweeper::verdict_of(item, effect, &body, &self.limits, self.clock.now());
@@ -230,6 +230,6 @@ impl Publisher {
             },
             ..item.clone()
         }));
-        Ok(done(row, item, Some(verdict), false, "executed"))
+        Ok(done(row, item, Some(verdict), Completion::Nothing, "executed"))
     }
 }

@@ -1,8 +1,8 @@
-//! The outbox relay: it hands committed work over to the broker and the gateway, looks after what got lost on
+//! The outbox relay: it hands committed work over to the broker and the gateway, resends what got lost on
 //! the way, and trims the streams behind everyone's progress.
 //!
-//! It decides nothing about sagas. It reads rows that a shard released, and tells the shard by mail what became
-//! of them; a row leaves the outbox only when the shard says so.
+//! It decides nothing about sagas. It reads rows that a shard released, and tells the shard by mail their
+//! outcomes; a row leaves the outbox only when the shard says so.
 
 mod backlog;
 mod channels;

@@ -122,7 +122,7 @@ impl Publisher {
         }
     }
 
-    /// Publishes once; what came of it, unless it is to be tried again.
+    /// Publishes once, and returns the outcome unless it is to be tried again.
     async fn store_once(&self, publication: &Publication, attempts: &mut Attempts<'_>) -> Option<Sent> {
         match self.send(publication.clone()).await {
             Ok(_) => Some(Sent::Stored),

@@ -2,6 +2,11 @@
 //!
 //! It never makes the shard wait: releases are taken at any time, mail to the shard is sent when there is room,
 //! and whatever does not fit into memory stays in the outbox and is asked for later.
+//!
+//! Here are its loop and what it begins; `finished` has what happens to that, `mail` what the shard is told and asked for.
+
+mod finished;
+mod mail;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -11,15 +16,15 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
-use tokio::sync::mpsc::{self, error::TrySendError};
+use tokio::sync::mpsc;
 use tokio::sync::oneshot;
-use tokio::task::{JoinError, JoinHandle, JoinSet};
+use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::backlog::{Backlog, Destination, Row, Scope};
 use super::fact::FactKey;
 use super::fence::Fence;
-use super::handover::{Done, Refused, publish, submit};
+use super::handover::{Done, publish, submit};
 use super::local::{Called, LocalFirst, Way};
 use super::publish::Publisher;
 use super::refused::RefusedRows;
@@ -35,14 +40,13 @@ use crate::ports::clock::Clock;
 use crate::shard::mailbox::{Mail, Relayed, Released};
 use crate::tasks::{Task, Tasks};
 use crate::telemetry::Metrics;
+use mail::{Letter, Permit, answer, room};
 
 const TICK: Duration = Duration::from_millis(250);
 /// Ticks between two looks at whether places are taken by commands that completed long ago.
 const RESYNC_TICKS: u32 = 240;
 /// Overdue rows that wait for the sweeper; more are reported again by the shard.
 const OVERDUE_MAX: usize = 1_000;
-/// Rows of one [`Mail::Delivered`].
-const DELIVERED_MAX: usize = 512;
 
 /// What a relay needs.
 pub struct RelaySpec {
@@ -138,14 +142,6 @@ impl Drop for Relay {
         self.task.abort();
     }
 }
-
-/// Mail that waits for room, and the rows that count as handed over once it is in the mailbox.
-struct Letter {
-    mail: Mail,
-    rows: Vec<(WorkRef, Destination)>,
-}
-
-type Permit = Result<mpsc::OwnedPermit<Mail>, mpsc::error::SendError<()>>;
 
 /// State of the relay's task.
 struct RelayLoop {
@@ -346,30 +342,6 @@ impl RelayLoop {
         self.publishing.push(publish(publisher, metrics, row, progress));
     }
 
-    fn called(&mut self, ended: Result<Called, JoinError>) {
-        match ended {
-            Ok(Called::Done(done)) => self.finish(done),
-            Ok(Called::Queue {
-                row,
-                progress,
-                not_called,
-            }) => {
-                if progress == EffectProgress::default() {
-                    self.relayed.forget(&[row.0]);
-                }
-                if not_called {
-                    self.letters.push_back(Letter {
-                        mail: Mail::NotCalled(row.0),
-                        rows: Vec::new(),
-                    });
-                }
-                self.publish(row, Some(progress));
-            }
-            // The row stays where it is; the sweeper finds it, or the next start.
-            Err(error) => tracing::error!(%error, "call of an effect ended abnormally"),
-        }
-    }
-
     fn take(&mut self, released: Released) {
         // The flag is set before anything behind the lost release can be sent, so it must be read first.
         if (self.take_spilled)() {
@@ -394,7 +366,7 @@ impl RelayLoop {
                     self.overdue.push_back(row);
                 }
             }
-            // The shard stopped before it learned what became of it: handed over once more, with the same id.
+            // The shard stopped before it learned its outcome: handed over once more, with the same id.
             WorkKind::Command { .. }
             | WorkKind::Fact { .. }
             | WorkKind::Saga { .. }
@@ -406,183 +378,6 @@ impl RelayLoop {
                     .inc();
                 self.backlog.again(row);
             }
-        }
-    }
-
-    fn finish(&mut self, done: Done) {
-        let label = match done.destination {
-            Destination::Effect(..) => "effect",
-            Destination::Gateway(_) => "gateway",
-            Destination::Facts => "fact",
-            Destination::Sagas => "saga",
-            Destination::Results => "result",
-            Destination::Cancellations => "cancellation",
-        };
-        self.metrics
-            .messages_relayed
-            .with_label_values(&[label, done.outcome])
-            .inc();
-        if let Some(refused) = done.refused {
-            self.keep_refused(done.row, label, *refused);
-            return;
-        }
-        if self.refused.forget(done.row) {
-            tracing::info!(instance = %done.instance, row = ?done.row, "broker accepts a message that it had rejected");
-        }
-        match &done.destination {
-            Destination::Effect(..) => {}
-            chained @ (Destination::Gateway(_)
-            | Destination::Facts
-            | Destination::Sagas
-            | Destination::Results
-            | Destination::Cancellations) => {
-                self.backlog.arrived(chained, &done.instance);
-            }
-        }
-        if let Some(verdict) = done.verdict {
-            let row = (!done.delivered).then(|| (done.row, done.destination.clone()));
-            self.letters.push_back(Letter {
-                mail: Mail::Verdict(verdict),
-                rows: row.into_iter().collect(),
-            });
-            if !done.delivered {
-                return;
-            }
-        }
-        if done.delivered {
-            self.delivered.push((done.row, done.destination));
-        } else {
-            // What is known of a call stands with its command.
-            self.relayed.forget(&[done.row]);
-            self.backlog.hand_over(done.row, &done.destination);
-        }
-    }
-
-    /// The row stays where it is, those of its instance wait behind it, and it is tried again.
-    fn keep_refused(&mut self, row: WorkRef, destination: &str, refused: Refused) {
-        let Refused { item, reason } = refused;
-        let instance = item.instance.clone();
-        let pause = self.publisher.settings.retry_max.duration();
-        let due = self.publisher.clock.monotonic() + pause;
-        if self.refused.keep((row, item), due) {
-            tracing::error!(%instance, ?row, destination, reason, "broker rejects a message; it stays in the outbox");
-        } else {
-            tracing::debug!(%instance, ?row, destination, reason, "broker still rejects a message");
-        }
-    }
-
-    /// Tries again what was refused, as far as there is room.
-    fn retry_refused(&mut self) {
-        let room = self.publisher.settings.publish_in_flight.max(1);
-        let room = room.saturating_sub(self.publishing.len());
-        let now = self.publisher.clock.monotonic();
-        for row in self.refused.due(now, room) {
-            self.publish(row, None);
-        }
-        let count = i64::try_from(self.refused.len()).unwrap_or(i64::MAX);
-        self.metrics
-            .outbox_refused
-            .with_label_values(&[&self.shard.to_string()])
-            .set(count);
-    }
-
-    fn swept(&mut self, row: WorkRef, swept: Swept) {
-        self.overdue_known.remove(&row);
-        self.metrics
-            .overdue_commands_checked
-            .with_label_values(&[swept.action()])
-            .inc();
-        if let Swept::Found(verdict) = swept {
-            self.letters.push_back(Letter {
-                mail: Mail::Verdict(verdict),
-                rows: Vec::new(),
-            });
-        }
-    }
-
-    /// Sends what mail fits, and publishes the floor. Breaks when the shard is gone.
-    fn take_mail(&mut self) -> std::ops::ControlFlow<()> {
-        let mailbox = self.mailbox.clone();
-        self.gather_delivered();
-        while !self.letters.is_empty() {
-            match mailbox.try_reserve() {
-                Ok(permit) => self.post(|mail| permit.send(mail)),
-                Err(TrySendError::Full(())) => {
-                    self.await_room();
-                    break;
-                }
-                Err(TrySendError::Closed(())) => return std::ops::ControlFlow::Break(()),
-            }
-        }
-        let floor = self.backlog.floor().position();
-        if floor > self.relayed.floor.load(Ordering::Relaxed) {
-            self.relayed.floor.store(floor, Ordering::Release);
-        }
-        std::ops::ControlFlow::Continue(())
-    }
-
-    fn gather_delivered(&mut self) {
-        while !self.delivered.is_empty() {
-            let rest = self.delivered.split_off(self.delivered.len().min(DELIVERED_MAX));
-            let rows = std::mem::replace(&mut self.delivered, rest);
-            let refs = rows.iter().map(|(row, _)| *row).collect();
-            self.letters.push_back(Letter {
-                mail: Mail::Delivered(refs),
-                rows,
-            });
-        }
-    }
-
-    fn post(&mut self, send: impl FnOnce(Mail)) {
-        if let Some(letter) = self.letters.pop_front() {
-            send(letter.mail);
-            for (row, destination) in letter.rows {
-                self.backlog.hand_over(row, &destination);
-            }
-        }
-    }
-
-    /// Queues for a place in the mailbox, so that busy senders cannot starve the relay.
-    fn await_room(&mut self) {
-        if self.permit.is_none() {
-            self.permit = Some(self.mailbox.clone().reserve_owned().boxed());
-        }
-    }
-
-    fn ask_for_more(&mut self) {
-        if self.refill.is_some() || self.refill_paused {
-            return;
-        }
-        let Some((scope, after)) = self.backlog.ask() else {
-            return;
-        };
-        let (reply, answer) = oneshot::channel();
-        let mail = Mail::Refill {
-            after: (after.position() > 0).then_some(after),
-            limit: self.publisher.settings.refill_rows.max(1),
-            reply,
-        };
-        self.letters.push_back(Letter {
-            mail,
-            rows: Vec::new(),
-        });
-        self.refill = Some((scope, answer));
-    }
-
-    fn refilled(&mut self, rows: Option<Vec<Row>>) {
-        let Some((scope, _)) = self.refill.take() else {
-            return;
-        };
-        // Whatever was committed before the answer was released before it, too.
-        while let Ok(released) = self.released.try_recv() {
-            self.take(released);
-        }
-        if let Some(rows) = rows {
-            let limit = self.publisher.settings.refill_rows.max(1);
-            self.backlog.refilled(&scope, rows, limit);
-        } else {
-            self.refill_paused = true;
-            self.backlog.refill_failed(&scope);
         }
     }
 
@@ -626,22 +421,5 @@ impl RelayLoop {
                 else => return,
             }
         }
-    }
-}
-
-/// Waits for a place in the mailbox, if one was queued for. Always polled while it is there: a place that was
-/// granted and not taken would be missing to everyone else.
-async fn room(permit: &mut Option<BoxFuture<'static, Permit>>) -> Option<Permit> {
-    match permit {
-        Some(permit) => Some(permit.await),
-        None => None,
-    }
-}
-
-/// Waits for the answer to a refill, if one was asked for. `Some(None)`: the shard will not answer.
-async fn answer(refill: &mut Option<(Scope, oneshot::Receiver<Vec<Row>>)>) -> Option<Option<Vec<Row>>> {
-    match refill {
-        Some((_, answer)) => Some(answer.await.ok()),
-        None => None,
     }
 }

@@ -22,7 +22,7 @@ use crate::ports::clock::Clock;
 use crate::tasks::{Task, Tasks};
 
 /// Up to where no shard of the cluster and no reader needs the streams, by [`SourceStream::index`]; `None` while that is not
-/// known of one of them: then nothing may go. Asked anew before each trim.
+/// known of one of them: then nothing may go. Asked again before each trim.
 pub type Positions = Box<dyn Fn() -> BoxFuture<'static, Option<[u64; 3]>> + Send + Sync>;
 
 /// Names of durable queues.
@@ -53,7 +53,7 @@ impl Retention {
     pub fn start(spec: RetentionSpec) -> Self {
         let tasks = spec.tasks.clone();
         let spec = Arc::new(spec);
-        // What it knows of the ends of the streams it learns anew.
+        // What it knows of the ends of the streams it learns again.
         Self(tasks.keep(Task::Retention, "", move || {
             let mut trimmer = Trimmer::new(Arc::clone(&spec));
             async move {
@@ -176,7 +176,7 @@ impl Trimmer {
                 .observe(events.last_sequence, commands.last_sequence, acknowledged),
             self.read
                 .observe(acknowledged.min(commands.last_sequence), answers, read)
-                // A queue may have been made anew since.
+                // A queue may have been made again since.
                 .min(acknowledged),
         ];
         let (results, asked) = (SourceStream::WorkflowEvents, SourceStream::WorkflowCommands);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_processed_by_another_stream_goes_as_far_as_that_has_come() {
+    fn trimming_follows_the_progress_of_the_stream_that_processes_the_messages() {
         let mut processed = Processed::default();
         assert_eq!(processed.observe(10, 100, 99), 0);
         assert_eq!(processed.observe(20, 200, 99), 0);

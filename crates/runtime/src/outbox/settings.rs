@@ -35,7 +35,7 @@ pub struct Settings {
     pub recheck_after: Millis,
     /// How long after its deadline a command without result is given up. Default 30s.
     pub deadline_grace: Millis,
-    /// Overdue rows that are looked after at the same time. Default 16.
+    /// Overdue rows that are checked at the same time. Default 16.
     pub sweep_in_flight: usize,
     /// How often the streams are trimmed. Default 1m.
     pub trim_interval: Millis,

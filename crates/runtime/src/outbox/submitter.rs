@@ -44,7 +44,7 @@ pub enum Earlier {
     Perhaps,
 }
 
-/// What became of a command.
+/// The outcome of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Submitted {
     Accepted,
@@ -66,7 +66,7 @@ pub enum Submitted {
     },
 }
 
-/// What became of one look at whether a command may be submitted.
+/// The outcome of one look at whether a command may be submitted.
 enum Attempt {
     Ended(Result<(), GatewayError>),
     /// The breaker asks to come again after this time.

@@ -49,7 +49,7 @@ impl Swept {
 }
 
 impl Publisher {
-    /// Looks after an overdue effect command.
+    /// Checks an overdue effect command.
     pub async fn sweep(&self, item: &WorkItem) -> Swept {
         let swept = match &item.kind {
             WorkKind::Effect { effect, payload } => self.sweep_effect(item, effect, payload).await,
@@ -113,7 +113,7 @@ impl Publisher {
             let message = "no answer before the deadline".to_owned();
             return Ok(Swept::Found(of_saga(item, WorkOutcome::timed_out(message), now)));
         }
-        let subject = envelope::saga_subject(item, saga, key);
+        let subject = envelope::saga_subject(&self.streams.cluster, item, saga, key);
         let last = self
             .broker
             .last_by_subject(&self.streams.commands, &subject)
@@ -134,7 +134,7 @@ impl Publisher {
         }
     }
 
-    /// Records that nobody knows what became of the command. A result that came in between stands.
+    /// Records that the outcome of the command is unknown. A result that came in between stands.
     async fn give_up(&self, item: &WorkItem, effect: &EffectName, now: TimeMs) -> Result<Swept, BrokerError> {
         let publication = self.timed_out(item, effect, now);
         let subject = publication.subject.clone();

@@ -3,6 +3,12 @@
 //!
 //! Two adapters implement it, `nats` and `inproc`; one conformance suite (`tests/broker`) runs against both.
 //! The port names what the runner needs and no more.
+//!
+//! Here are the broker itself, its streams and publications; `reader`, `queue` and `bucket` have the rest by noun.
+
+mod bucket;
+mod queue;
+mod reader;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +20,13 @@ pub use saga_runner_partition::machine::source::{StreamIdentity, StreamState};
 
 use super::messenger::Messenger;
 use crate::kernel::ids::TimeMs;
+use bucket::no_buckets;
+pub use bucket::{
+    BUCKET_NAME_BYTES_MAX, BucketSpec, ENTRY_KEY_BYTES_MAX, ENTRY_VALUE_BYTES_MAX, Entry, PutError,
+    check_bucket_name, check_entry_key, check_entry_value,
+};
+pub use queue::{KnownQueue, Manner, Queue, QueueMessage, QueueSpec, QueueState, Receipt};
+pub use reader::{Horizon, Message, Reader, ReaderBroken, ReaderSpec};
 
 #[async_trait]
 pub trait Broker: Send + Sync + 'static {
@@ -243,164 +256,6 @@ pub enum BrokerError {
     Refused(String),
 }
 
-/// A place for entries, each of which has a key, a value and a revision.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BucketSpec {
-    pub name: String,
-    pub replicas: u8,
-}
-
-/// Longest name of a bucket, in bytes.
-pub const BUCKET_NAME_BYTES_MAX: usize = 128;
-/// Longest key of an entry, in bytes.
-pub const ENTRY_KEY_BYTES_MAX: usize = 256;
-/// Largest value of an entry, in bytes.
-pub const ENTRY_VALUE_BYTES_MAX: usize = 64 * 1024;
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
-    /// Rises with every write of the bucket.
-    pub revision: u64,
-    pub value: Bytes,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PutError {
-    /// The entry has another revision than was expected, or is there, or is not.
-    #[error("the entry is not as expected")]
-    Conflict,
-    /// The broker will not store this, now or later.
-    #[error("refused: {0}")]
-    Refused(String),
-    /// The broker cannot store it now; it did not.
-    #[error("unavailable: {0}")]
-    Unavailable(String),
-    /// It was sent, and neither an answer nor what was read back tells what became of it.
-    #[error("no answer: {0}")]
-    Unknown(String),
-}
-
-/// Says what is wrong with the name of a bucket: letters, digits, `-` and `_`.
-///
-/// # Errors
-/// A sentence.
-pub fn check_bucket_name(name: &str) -> Result<(), String> {
-    let is_legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-    if name.is_empty() || name.len() > BUCKET_NAME_BYTES_MAX || !name.bytes().all(is_legal) {
-        return Err(format!(
-            "{name:?} is not a name of a bucket: 1 to {BUCKET_NAME_BYTES_MAX} letters, digits, `-` and `_`"
-        ));
-    }
-    Ok(())
-}
-
-/// Says what is wrong with the key of an entry: tokens of letters, digits and `-/_=`, with dots between them.
-///
-/// # Errors
-/// A sentence.
-pub fn check_entry_key(key: &str) -> Result<(), String> {
-    let is_legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'/' | b'_' | b'=');
-    let is_token = |token: &str| !token.is_empty() && token.bytes().all(is_legal);
-    if key.len() > ENTRY_KEY_BYTES_MAX || !key.split('.').all(is_token) {
-        return Err(format!(
-            "{key:?} is not a key of an entry: at most {ENTRY_KEY_BYTES_MAX} letters, digits, `-/_=` and single dots within"
-        ));
-    }
-    Ok(())
-}
-
-/// Says what is wrong with the size of a value.
-///
-/// # Errors
-/// A sentence.
-pub fn check_entry_value(value: &[u8]) -> Result<(), String> {
-    if value.len() > ENTRY_VALUE_BYTES_MAX {
-        return Err(format!(
-            "the value is {} bytes long, at most {ENTRY_VALUE_BYTES_MAX} are allowed",
-            value.len()
-        ));
-    }
-    Ok(())
-}
-
-fn no_buckets(name: &str) -> BrokerError {
-    BrokerError::Refused(format!("bucket {name}: this broker keeps no entries"))
-}
-
-/// A reader of one stream in stream order.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ReaderSpec {
-    pub stream: String,
-    /// At least one.
-    pub filters: Vec<String>,
-    /// First sequence to deliver.
-    pub start_sequence: u64,
-    /// Name of the consumer: new for each reader, one token.
-    pub name: String,
-    /// Messages that the adapter may hold before [`Reader::next`] takes them.
-    pub buffer: usize,
-}
-
-/// A contiguous view of a stream, one owner, one task.
-///
-/// It does not check contiguity: it hands over `consumer_sequence` and `delivered` as they are, and its owner
-/// throws it away on a gap.
-#[async_trait]
-pub trait Reader: Send {
-    /// Waits for the next message.
-    ///
-    /// # Errors
-    /// [`ReaderBroken`] where the view can no longer be trusted (connection lost, heartbeats missed, consumer
-    /// gone): the owner opens a new reader.
-    ///
-    /// # Cancel safety
-    /// No message is lost when the future is dropped.
-    async fn next(&mut self) -> Result<Message, ReaderBroken>;
-
-    /// Takes a message that has already arrived, without waiting.
-    fn ready(&mut self) -> Option<Result<Message, ReaderBroken>>;
-
-    /// How far silence reaches. `Ok(Some(horizon))` says: once the message at `horizon.after` was taken (or
-    /// at once, if it is 0 or was taken before), every matching message up to `horizon.covered` has been
-    /// taken. `Ok(None)`: more messages are on their way, ask again later.
-    async fn horizon(&mut self) -> Result<Option<Horizon>, ReaderBroken>;
-
-    /// The same for an end of the stream that the owner has asked for. `Ok(Some(after))`: `covered` is covered. To be
-    /// called where nothing is [`Reader::ready`]; it returns as soon as a message arrives.
-    ///
-    /// # Cancel safety
-    /// No message is lost when the future is dropped.
-    async fn silent_up_to(&mut self, covered: u64) -> Result<Option<u64>, ReaderBroken>;
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Horizon {
-    /// Stream sequence of the last matching message delivered, 0 if none was.
-    pub after: u64,
-    /// The stream's last sequence at some instant after the call.
-    pub covered: u64,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("reader is broken: {0}")]
-pub struct ReaderBroken(pub String);
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Message {
-    pub subject: String,
-    pub headers: Vec<(String, String)>,
-    pub payload: Bytes,
-    pub stream_sequence: u64,
-    /// 1 for the first delivery of a consumer, rising by one with each.
-    pub consumer_sequence: u64,
-    /// How often this message was delivered, this time included.
-    pub delivered: u64,
-    /// Matching messages behind this one.
-    pub pending: u64,
-    /// When the broker stored it.
-    pub time: TimeMs,
-}
-
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredMessage {
     pub subject: String,
@@ -410,100 +265,11 @@ pub struct StoredMessage {
     pub time: TimeMs,
 }
 
-/// A durable queue with explicit acknowledgement.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct QueueSpec {
-    pub stream: String,
-    /// At least one, none of which matches what another one matches.
-    pub filters: Vec<String>,
-    pub durable: String,
-    /// Whose queue it is, where that is to be known: it is written to the queue, and who is of another group is kept off.
-    pub group: Option<String>,
-    /// After this silence a message is delivered to another worker.
-    pub ack_wait: Duration,
-    /// Messages that all workers together may hold.
-    pub max_unacknowledged: usize,
-    /// Messages that this member pulls ahead.
-    pub buffer: usize,
-    pub manner: Manner,
-}
-
-/// Who made a queue, and how its messages come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Manner {
-    /// The broker hands messages out as they come, to any of the members, instead of to whoever asks.
-    pub push: bool,
-    /// Somebody else: it must be there, and it is taken as it is.
-    pub bound: bool,
-}
-
-/// A durable queue that is there.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KnownQueue {
-    pub durable: String,
-    /// As it was written to the queue.
-    pub group: Option<String>,
-}
-
-/// What a queue holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct QueueState {
-    /// Messages that nobody was given yet.
-    pub pending: u64,
-    /// Messages that somebody was given and has not answered for.
-    pub unacknowledged: u64,
-}
-
-/// One member's side of a queue.
-#[async_trait]
-pub trait Queue: Send {
-    /// Waits for work.
-    ///
-    /// # Errors
-    /// [`ReaderBroken`]: the owner joins again.
-    ///
-    /// # Cancel safety
-    /// No message is lost when the future is dropped.
-    async fn next(&mut self) -> Result<QueueMessage, ReaderBroken>;
-
-    /// Takes work that has already arrived, without waiting.
-    fn ready(&mut self) -> Option<Result<QueueMessage, ReaderBroken>>;
-
-    /// The member can take so much from now on, at most the buffer of its [`QueueSpec`], and asks the broker for no more.
-    /// What it asked for before comes nevertheless, and what is pushed always.
-    fn make_room(&mut self, room: usize);
-
-    /// When the queue was made. What is older may have come by another one before.
-    fn created(&self) -> TimeMs;
-
-    /// Stops pulling and gives back what was pulled and not taken.
-    async fn close(&mut self);
-}
-
-pub struct QueueMessage {
-    pub message: Message,
-    pub receipt: Box<dyn Receipt>,
-}
-
-/// The right to answer for one delivery.
-#[async_trait]
-pub trait Receipt: Send + Sync {
-    /// Done: never deliver it again.
-    async fn ack(&self) -> Result<(), BrokerError>;
-    /// Not done: deliver it again, to whoever asks, after `delay`.
-    async fn nak(&self, delay: Duration) -> Result<(), BrokerError>;
-    /// Still at work: restart the ack wait. Ends when the broker has done so.
-    ///
-    /// # Errors
-    /// [`BrokerError::Refused`] where the message surely was delivered again or is answered for.
-    async fn progress(&self) -> Result<(), BrokerError>;
-    /// Never deliver it again, though it was not done.
-    async fn term(&self) -> Result<(), BrokerError>;
-}
-
-/// Names of the two streams that the runner itself writes work and its answers to.
+/// Where the runner itself writes work, its answers, and what instances tell each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkflowStreams {
+    /// Name of the cluster, which the subjects have by which its runners talk to instances.
+    pub cluster: String,
     /// `WORKFLOW_COMMANDS` unless configured otherwise.
     pub commands: String,
     /// `WORKFLOW_EVENTS` unless configured otherwise.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::kernel::ids::{CommandId, TenantId};
 
-/// What becomes of what a shard holds back.
+/// What happens to what a shard holds back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeldVerb {
     /// It is sent.

@@ -72,7 +72,7 @@ pub enum MessengerError {
     /// Nobody listens on the subject.
     #[error("nobody listens on {0}")]
     Unheard(String),
-    /// It was sent, and what became of it is not known.
+    /// It was sent, and its outcome is not known.
     #[error("no answer: {0}")]
     Unknown(String),
 }

@@ -141,6 +141,14 @@ impl Item {
         let _gone = reply.send(answer.unwrap_or(Ok(())));
     }
 
+    /// What a reader has brought, if it is that.
+    pub fn delivery(&self) -> Option<&Delivery> {
+        match self {
+            Self::Delivery(delivery, _) => Some(delivery),
+            _ => None,
+        }
+    }
+
     /// The inputs that it brings.
     pub fn inputs(&self) -> Vec<&Input> {
         match self {

@@ -181,7 +181,7 @@ impl ShardLoop {
         }
     }
 
-    /// Whether an adopted state has to be read forward, and nothing else looks after that.
+    /// Whether an adopted state has to be read forward, and nothing else triggers that.
     pub fn reads_first(&self) -> bool {
         self.catching_up.is_none() && self.partition.held.is_some_and(|held| held.reads())
     }
@@ -201,7 +201,7 @@ impl ShardLoop {
                 until,
                 late_source: true,
             } => Some(until),
-            _ => None,
+            Firing::Fire { .. } | Firing::Idle | Firing::Ask | Firing::Wait(_) => None,
         };
         let again = catching_up.again.take();
         let pause = again.map_or(super::shard_loop::IDLE, |again| again.saturating_sub(monotonic));
@@ -234,7 +234,7 @@ impl ShardLoop {
         }
     }
 
-    /// Takes back what a commit has left because its transaction was to end before it; and what stands behind that in
+    /// Removes what a commit has left because its transaction was to end before it; and what stands behind that in
     /// `items`.
     pub fn put_back(&mut self, left: Vec<Item>, items: &mut VecDeque<Item>) {
         if left.is_empty() {

@@ -8,6 +8,7 @@ use saga_runner_partition::machine::apply::Turn;
 use saga_runner_partition::machine::message::{Answer, Fire, Order};
 use saga_runner_partition::machine::staging::Staged;
 use saga_runner_partition::machine::timers::{Firing, timer_input};
+use saga_runner_partition::machine::watch::Watch;
 use saga_runner_partition::machine::{Found, Partition};
 
 use super::batch::{Gathered, Item};
@@ -15,11 +16,13 @@ use super::figures;
 use super::mailbox::{Arrival, Released};
 use super::shard_loop::{End, ShardLoop};
 use super::status::{Figures, ShardState};
+use super::watchers::Touched;
 use crate::kernel::ids::InstanceId;
 use crate::kernel::input::{Input, Origin};
 use crate::kernel::planted::{Bug, is_planted};
 use crate::storage::StorageError;
 use crate::storage::rows::{InboxRow, Suspect};
+use crate::telemetry::CONTROL_REFUSALS;
 
 /// Rows that a commit forgets at most which does nothing else: as many as find room for their deletion.
 const PRUNE_ALONE: [usize; 3] = [1_024, 64, 4];
@@ -48,6 +51,8 @@ struct Committed {
     found: Found,
     /// For each item, where somebody waits for one.
     answers: Vec<Option<Answer>>,
+    /// What it has to do with, where somebody watches instances.
+    touched: Option<Touched>,
 }
 
 impl ShardLoop {
@@ -207,8 +212,7 @@ impl ShardLoop {
                 Arrival::Unreadable(_) => false,
             }),
             Item::Verdict(verdict) => self.partition.isolation.is_needed(verdict.0.origin),
-            Item::Resume(_) => self.partition.isolation.is_needed(Origin::Local),
-            Item::Decision { .. } => self.partition.isolation.is_needed_at_all(),
+            Item::Resume(_) | Item::Decision { .. } => self.partition.isolation.is_needed_at_all(),
             Item::Delivered(_)
             | Item::CallBegins { .. }
             | Item::NotCalled(_)
@@ -338,8 +342,10 @@ impl ShardLoop {
         let now = self.clock.now();
         let prune = begin >= self.next_prune;
         let mut staged = self.partition.stage();
+        let touched = self.status.watchers.listen();
         let (answers, found) = self.store.write::<_, StorageError>(|batch| {
             let mut run = self.partition.run_in(batch, &mut staged, now);
+            run.ground.watch = touched.as_ref().map(|touched| touched as &dyn Watch);
             let mut answers: Vec<Option<Answer>> = Vec::with_capacity(items.len());
             for item in items {
                 answers.push(run.carry_out(item.order())?);
@@ -375,6 +381,7 @@ impl ShardLoop {
             staged,
             found,
             answers,
+            touched,
         })
     }
 
@@ -384,7 +391,11 @@ impl ShardLoop {
             staged,
             found,
             answers,
+            touched,
         } = committed;
+        for id in staged.resumable {
+            self.gathered.push(Item::Resume(id));
+        }
         if self.status.state() != ShardState::Running {
             tracing::info!(shard = self.index, "there is room again");
             self.status.set_state(ShardState::Running);
@@ -398,6 +409,9 @@ impl ShardLoop {
         };
         self.status.committed(self.partition.positions, figures);
         self.status.set_progress(self.clock.monotonic());
+        if let Some(touched) = touched {
+            self.status.watchers.wake(touched);
+        }
         let now = self.clock.now();
         #[allow(clippy::cast_precision_loss, reason = "a small count")]
         self.metrics.commit_inputs.observe(staged.inputs as f64);
@@ -408,6 +422,14 @@ impl ShardLoop {
             .set(found.outbox_rows as i64);
         self.show_blocked();
         figures::count(&staged.counts, &self.metrics, now);
+        if staged
+            .counts
+            .dead
+            .keys()
+            .any(|reason| CONTROL_REFUSALS.contains(&reason.as_str()))
+        {
+            figures::audit(self.index, items.iter().filter_map(Item::delivery));
+        }
         self.relayed.forget(&staged.completed);
         if !staged.work.is_empty() || !staged.completed.is_empty() {
             self.hand_over(Released {

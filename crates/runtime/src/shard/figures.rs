@@ -1,9 +1,45 @@
-//! Adds what a batch has counted to the metrics.
+//! Tells what a batch has done: adds what it has counted to the metrics, and audits what it has refused.
 
 use saga_runner_partition::machine::counts::Counts;
 
+use super::mailbox::{Arrival, Delivery, Unreadable};
 use crate::kernel::ids::TimeMs;
-use crate::telemetry::Metrics;
+use crate::telemetry::{CONTROL_REFUSALS, Metrics};
+
+/// Refused messages of one commit that have a line of their own.
+const AUDITED_MAX: usize = 8;
+
+/// Says in the log which control messages of a commit were refused since their sender may not ask for what they ask for. All of them
+/// are dead letters and counted; whoever publishes them without end does not fill the log.
+pub(super) fn audit<'a>(shard: u16, deliveries: impl Iterator<Item = &'a Delivery>) {
+    let all = deliveries.flat_map(|delivery| &delivery.inputs);
+    let refused = all.filter_map(|arrival| match arrival {
+        Arrival::Unreadable(found) if CONTROL_REFUSALS.contains(&found.reason) => Some(found),
+        Arrival::Unreadable(_) | Arrival::Input(_) => None,
+    });
+    let mut untold: u64 = 0;
+    for (at, found) in refused.enumerate() {
+        if at >= AUDITED_MAX {
+            untold += 1;
+            continue;
+        }
+        let Unreadable {
+            tenant,
+            subject,
+            reason,
+            message: detail,
+            sequence,
+            ..
+        } = found;
+        tracing::warn!(
+            target: "audit", shard, tenant = tenant.as_str(), subject, sequence, reason, detail,
+            "a control message was refused"
+        );
+    }
+    if untold > 0 {
+        tracing::warn!(target: "audit", shard, untold, "further control messages were refused");
+    }
+}
 
 pub(super) fn count(counts: &Counts, metrics: &Metrics, now: TimeMs) {
     for ((kind, outcome), count) in &counts.inputs {
@@ -41,6 +77,12 @@ pub(super) fn count(counts: &Counts, metrics: &Metrics, now: TimeMs) {
             .dead_letters
             .with_label_values(&[reason.as_str()])
             .inc_by(*count);
+        if CONTROL_REFUSALS.contains(&reason.as_str()) {
+            metrics
+                .controls_refused
+                .with_label_values(&[reason.as_str()])
+                .inc_by(*count);
+        }
     }
     for ((saga, outcome), count) in &counts.runs {
         metrics

@@ -33,7 +33,7 @@ pub enum Mail {
     },
     /// A result that did not come by a stream: the gateway's verdict, or one that the sweeper found.
     Verdict(Verdict),
-    /// An instance is to go over to another version; `id` names the request.
+    /// An instance is to migrate to another version; `id` names the request.
     Migrate {
         instance: InstanceId,
         to: DefinitionHash,
@@ -98,7 +98,7 @@ pub enum Mail {
     Stop,
 }
 
-/// What becomes of what a shard holds back that goes on from an adopted state.
+/// What happens to what a shard holds back that goes on from an adopted state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HeldDecision {
     /// All of it is sent.
@@ -138,7 +138,7 @@ pub struct Released {
     /// Rows that left the outbox because their result was applied.
     pub completed: Vec<WorkRef>,
     /// Rows that were handed over long ago and are still there, without a result or without the news of their
-    /// delivery: the sweeper looks after them.
+    /// delivery: the sweeper checks them.
     pub overdue: Vec<(WorkRef, WorkItem)>,
 }
 

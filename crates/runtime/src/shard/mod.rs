@@ -17,6 +17,7 @@ pub mod status;
 mod sweep;
 #[cfg(test)]
 mod tests;
+pub mod watchers;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use tokio::sync::{mpsc, watch};
 
 use saga_runner_partition::machine::Partition;
 use saga_runner_partition::machine::opening::Terms;
-pub use saga_runner_partition::machine::source::{Standing, stream_trouble};
+pub use saga_runner_partition::machine::source::{Standing, gap, stream_trouble, with_halt};
 pub use settings::Settings;
 pub use shard_loop::IDLE;
 pub use status::{ShardState, ShardStatus};
@@ -46,7 +47,7 @@ pub struct ShardSpec {
     pub index: u16,
     pub store: Store,
     pub definitions: Arc<DefinitionSet>,
-    /// The tenants whose schedules this shard looks after.
+    /// The tenants whose schedules this shard runs.
     pub scheduled_tenants: Vec<TenantId>,
     /// Revision of the active ones.
     pub revision: u64,

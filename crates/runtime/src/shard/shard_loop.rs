@@ -1,7 +1,12 @@
 //! The shard's loop: gather mail, commit it, do what is due, wait.
 //!
 //! It suspends where it waits and nowhere else, so that a commit is never seen half done by whoever shares its thread. What
-//! one commit does is in [`super::commit`].
+//! one commit does is in [`super::commit`], what a piece of mail means in `mail`. A shard that cannot work is in `halted`, one
+//! that waits for room in `full_disk`.
+
+mod full_disk;
+mod halted;
+mod mail;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,18 +18,16 @@ use tokio::sync::{mpsc, watch};
 
 use saga_runner_partition::machine::Partition;
 use saga_runner_partition::machine::opening::{Halts, Opened};
-use saga_runner_partition::machine::progress::{Acceptance, Held, HeldMail, StreamProgress, bytes_of};
+use saga_runner_partition::machine::progress::{Held, HeldMail, StreamProgress};
 use saga_runner_partition::machine::timers::{Barriers, Firing};
 
-use super::batch::{Activation, Gathered, Item, Refill, verdict_input};
+use super::batch::{Gathered, Item, Refill};
 use super::catch_up::CatchingUp;
-use super::mailbox::{Delivery, Mail, Notice, Refused, Relayed, Released};
+use super::mailbox::{Mail, Notice, Relayed, Released};
 use super::status::{ShardState, ShardStatus};
 use super::sweep::Sweep;
 use super::{Settings, ShardSpec};
-use crate::kernel::ids::TimeMs;
-use crate::kernel::input::{Control, Input, InputBody, Origin, SourceStream};
-use crate::kernel::planted::{Bug, is_planted};
+use crate::kernel::input::SourceStream;
 use crate::ports::clock::Clock;
 use crate::storage::{Reader, StorageError, Store};
 use crate::telemetry::Metrics;
@@ -157,7 +160,7 @@ impl ShardLoop {
         loop {
             let worked = match self.status.state() {
                 ShardState::Halted { reason, message } => Err(End::Halt(reason, message)),
-                _ => self.work().await,
+                ShardState::Running | ShardState::Full(_) | ShardState::Stopped => self.work().await,
             };
             match worked {
                 Ok(()) => return self.close(),
@@ -258,179 +261,6 @@ impl ShardLoop {
     pub fn is_gathered(&self) -> bool {
         let (inputs_max, bytes_max) = (self.settings.batch_inputs, self.settings.batch_bytes);
         self.gathered.stop || self.gathered.is_full(inputs_max, bytes_max)
-    }
-
-    /// Takes one piece of mail; false: there is none.
-    pub fn take_one(&mut self) -> bool {
-        self.feed_again_if_room();
-        let mail = self.backlog.pop_front().or_else(|| self.mailbox.try_recv().ok());
-        mail.map(|mail| self.take(mail)).is_some()
-    }
-
-    /// What was refused for want of room is asked for again, once all that was set aside has been taken.
-    fn feed_again_if_room(&mut self) {
-        if self.held.overflowed && !self.holding && self.held.is_empty() {
-            self.held.overflowed = false;
-            let notice = self.gap(SourceStream::AggregateEvents);
-            self.unsent.push(notice);
-        }
-    }
-
-    fn take(&mut self, mail: Mail) {
-        match mail {
-            Mail::Delivery(delivery) => self.take_delivery(delivery),
-            Mail::Barrier { stream, as_of } => self.take_barrier(stream, as_of),
-            Mail::Opened { stream, again } => self.opened(stream, again),
-            Mail::Verdict(verdict) => {
-                let verdict = verdict_input(verdict, self.clock.now());
-                self.gathered.push(Item::Verdict(Box::new(verdict)));
-            }
-            Mail::Migrate {
-                instance,
-                to,
-                back,
-                id,
-            } => {
-                let input = Input {
-                    instance,
-                    id,
-                    time: self.clock.now(),
-                    origin: Origin::Local,
-                    body: InputBody::Control(Control::Migrate { to, back }),
-                };
-                self.gathered.push(Item::Verdict(Box::new((input, None))));
-            }
-            Mail::Delivered(rows) => self.gathered.push(Item::Delivered(rows)),
-            Mail::CallBegins { row, reply } => self.gathered.push(Item::CallBegins { row, reply }),
-            Mail::NotCalled(row) => self.gathered.push(Item::NotCalled(row)),
-            Mail::Refill { after, limit, reply } => {
-                self.gathered.refills.push(Refill { after, limit, reply });
-            }
-            Mail::DeadLetter {
-                tenant,
-                number,
-                decision,
-                reply,
-            } => self.gathered.push(Item::Decision {
-                tenant,
-                number,
-                decision,
-                reply,
-            }),
-            Mail::PauseSchedule {
-                tenant,
-                saga,
-                paused,
-                reply,
-            } => self.gathered.push(Item::Pause {
-                tenant,
-                saga,
-                paused,
-                reply,
-            }),
-            Mail::Activate {
-                definitions,
-                revision,
-                routed_by,
-                reply,
-            } => {
-                self.gathered.activation = Some(Activation {
-                    definitions,
-                    revision,
-                    routed_by,
-                    reply: Some(reply),
-                });
-            }
-            Mail::StreamHalted { stream, halt } => self.keep_halt(stream, &halt),
-            Mail::Held {
-                decision,
-                reason,
-                reply,
-            } => self.gathered.push(Item::Held {
-                decision,
-                reason,
-                reply,
-            }),
-            Mail::Reposition(order) => self.gathered.reposition = Some(order),
-            Mail::Stop => self.gathered.stop = true,
-        }
-    }
-
-    fn take_delivery(&mut self, delivery: Delivery) {
-        let stream = delivery.stream;
-        let aside = stream == SourceStream::AggregateEvents
-            && self.catching_up.is_none()
-            && (self.holding || !self.held.is_empty());
-        let settings = &self.settings;
-        if aside && !self.held.has_room(settings.held_deliveries, settings.held_bytes) {
-            self.held.overflowed = true;
-            self.progress.refuse(stream);
-            return;
-        }
-        match self.progress.offer(&delivery) {
-            Acceptance::Fits if aside => {
-                if is_planted(Bug::PositionPastHeld) {
-                    let inputs = Vec::new();
-                    let passed = Delivery {
-                        inputs,
-                        ..delivery.clone()
-                    };
-                    self.gathered.push(Item::Delivery(passed, None));
-                }
-                self.held.push_delivery(delivery);
-            }
-            Acceptance::Fits => match &mut self.catching_up {
-                Some(catching_up) => catching_up.merge.push(delivery),
-                None => self.gathered.push(Item::Delivery(delivery, None)),
-            },
-            Acceptance::Repeated => {}
-            Acceptance::Gap { news } => {
-                tracing::debug!(
-                    shard = self.index,
-                    ?stream,
-                    after = delivery.after,
-                    bytes = bytes_of(&delivery),
-                    "delivery begins above the position and is refused"
-                );
-                if news {
-                    let notice = self.gap(stream);
-                    self.unsent.push(notice);
-                }
-            }
-        }
-    }
-
-    fn take_barrier(&mut self, stream: SourceStream, as_of: TimeMs) {
-        if self.progress.refuses(stream) {
-            return;
-        }
-        if let Some(catching_up) = &mut self.catching_up {
-            catching_up.merge.push_barrier(stream, as_of);
-        } else if self.waits_behind_held(stream) {
-            self.held.push_barrier(as_of);
-        } else {
-            // It counts for timers that fire behind all that was gathered before it.
-            self.raise(stream, as_of);
-        }
-    }
-
-    /// A barrier counts up to now: of its stream's clock more may be known than of the one that is furthest behind, by which it
-    /// is now. What lies beyond now would be taken for a time before the clock was put back.
-    pub fn raise(&mut self, stream: SourceStream, as_of: TimeMs) {
-        let now = self.clock.now();
-        self.barriers.raise(stream, as_of.min(now));
-    }
-
-    fn waits_behind_held(&self, stream: SourceStream) -> bool {
-        stream == SourceStream::AggregateEvents && !self.held.is_empty() && !is_planted(Bug::TimersPassHeld)
-    }
-
-    pub const fn gap(&self, stream: SourceStream) -> Notice {
-        Notice::Gap {
-            shard: self.index,
-            stream,
-            position: self.progress.taken(stream),
-        }
     }
 
     /// Whether domain events that were read, or could be, wait for the outbox to shrink.
@@ -544,45 +374,6 @@ impl ShardLoop {
         }
     }
 
-    /// Waits for room on the disk. Mail is taken meanwhile, since it may say what can be deleted, and as much as the
-    /// mailbox holds; the word to stop comes beside it.
-    pub async fn wait_for_room(&mut self) -> Result<(), End> {
-        let pause = self.settings.full_pause.duration();
-        let backlog_max = self.settings.mailbox;
-        let (mailbox, backlog, stopping) = (&mut self.mailbox, &mut self.backlog, &mut self.stopping);
-        let until = tokio::time::sleep(pause);
-        // An error: nobody can tell any more, nor does anybody wait.
-        let told = stopping.wait_for(|stopping| *stopping);
-        tokio::pin!(until, told);
-        let stopped = loop {
-            tokio::select! {
-                biased;
-                _ = &mut told => break true,
-                () = &mut until => break false,
-                mail = mailbox.recv(), if backlog.len() < backlog_max => match mail {
-                    None | Some(Mail::Stop) => break true,
-                    Some(mail) => backlog.push_back(mail),
-                },
-            }
-        };
-        if stopped { Err(End::Stopped) } else { Ok(()) }
-    }
-
-    /// Takes the deletions out of the mail that came while the disk was full.
-    pub fn deletions_of_backlog(&mut self) -> Vec<Item> {
-        let (deletions, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.backlog)
-            .into_iter()
-            .partition(|mail| matches!(mail, Mail::Delivered(_)));
-        self.backlog = others.into();
-        deletions
-            .into_iter()
-            .filter_map(|mail| match mail {
-                Mail::Delivered(rows) => Some(Item::Delivered(rows)),
-                _ => None,
-            })
-            .collect()
-    }
-
     /// Marks the stop as a clean one.
     fn close(&mut self) {
         self.partition.counters.sent_floor = self.relayed.floor.load(Ordering::Acquire);
@@ -594,70 +385,5 @@ impl ShardLoop {
             tracing::warn!(shard = self.index, %error, "the stop could not be marked as clean");
         }
         self.status.set_state(ShardState::Stopped);
-    }
-
-    /// Takes and drops mail so that nobody blocks on it, and does nothing, until told to stop. True: an operator has
-    /// decided what to do with its streams.
-    async fn halted(&mut self, reason: &'static str, message: &str) -> bool {
-        self.status
-            .halt(self.index, reason, message.to_owned(), &self.metrics);
-        self.backlog.clear();
-        self.catching_up = None;
-        self.show_catching_up(false);
-        while let Some(mail) = self.mailbox.recv().await {
-            match mail {
-                Mail::Stop => return false,
-                Mail::StreamHalted { stream, halt } => self.keep_halt(stream, &halt),
-                Mail::Reposition(order) if self.halts.iter().any(Option::is_some) => {
-                    if self.resume_after(*order, reason) {
-                        return true;
-                    }
-                }
-                Mail::Reposition(order) => {
-                    let _gone = order
-                        .reply
-                        .send(Err(self.unavailable(&format!("halted: {message}"))));
-                }
-                Mail::Activate {
-                    definitions,
-                    revision,
-                    routed_by,
-                    reply,
-                } => {
-                    self.gathered.activation = Some(Activation {
-                        definitions,
-                        revision,
-                        routed_by,
-                        reply: None,
-                    });
-                    self.status.set_outdated(true);
-                    let later = format!("halted: {message}; it takes the definitions when it goes on");
-                    let _gone = reply.send(Err(self.unavailable(&later)));
-                }
-                Mail::CallBegins { reply, .. }
-                | Mail::DeadLetter { reply, .. }
-                | Mail::Held { reply, .. }
-                | Mail::PauseSchedule { reply, .. } => {
-                    let _gone = reply.send(Err(self.unavailable(&format!("halted: {message}"))));
-                }
-                // A refill is dropped without an answer: an empty one would say that there is no more work.
-                Mail::Refill { .. }
-                | Mail::Delivery(_)
-                | Mail::Barrier { .. }
-                | Mail::Opened { .. }
-                | Mail::Verdict(_)
-                | Mail::Migrate { .. }
-                | Mail::NotCalled(_)
-                | Mail::Delivered(_) => {}
-            }
-        }
-        false
-    }
-
-    pub fn unavailable(&self, message: &str) -> Refused {
-        Refused::Unavailable {
-            shard: self.index,
-            message: message.to_owned(),
-        }
     }
 }

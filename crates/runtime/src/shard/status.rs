@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use super::mailbox::Gates;
+use super::watchers::Watchers;
 use crate::kernel::input::SourceStream;
 use crate::telemetry::Metrics;
 
@@ -28,6 +29,8 @@ pub enum ShardState {
 pub struct ShardStatus {
     /// Which streams it wants no more of for now.
     pub gates: Arc<Gates>,
+    /// Who waits for what happens to instances.
+    pub watchers: Arc<Watchers>,
     positions: [AtomicU64; 3],
     state: RwLock<ShardState>,
     spilled: AtomicBool,
@@ -58,6 +61,7 @@ impl ShardStatus {
     pub(super) fn new(positions: [u64; 3], now: Duration) -> Self {
         Self {
             gates: Arc::default(),
+            watchers: Arc::default(),
             catching_up: AtomicBool::new(false),
             positions: positions.map(AtomicU64::new),
             state: RwLock::new(ShardState::Running),

@@ -72,7 +72,7 @@ impl Sweep {
             return Ok(Vec::new());
         }
         let old = |row: WorkRef| Relayed::covers(old_floor, row);
-        let waits = |waiting: &Waiting| waiting.is_blocked() || waiting.asks.is_some();
+        let waits = |waiting: &Waiting| waiting.is_blocked() || waiting.paused > 0 || waiting.asks.is_some();
         let blocked = |item: &WorkItem| waiting.get(&item.instance).is_some_and(waits);
         let mut found = Vec::new();
         for _ in 0..READS_MAX {

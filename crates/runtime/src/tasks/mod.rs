@@ -68,7 +68,7 @@ pub enum Task {
     Notices,
     /// Takes commands from one consumer.
     Consumer,
-    /// Hears of commands that are taken back.
+    /// Hears of commands that are cancelled.
     Cancellations,
     /// One command in progress.
     Command,
@@ -84,6 +84,8 @@ pub enum Task {
     Clock,
     Reload,
     Migration,
+    /// Carries on jobs.
+    Jobs,
     /// Opens or closes a shard.
     Ownership,
     Http,
@@ -110,6 +112,7 @@ impl Task {
             Self::Clock => "clock",
             Self::Reload => "reload",
             Self::Migration => "migration",
+            Self::Jobs => "jobs",
             Self::Ownership => "ownership",
             Self::Http => "http",
         }
@@ -205,7 +208,7 @@ impl Tasks {
         })
     }
 
-    /// Begins a task that may begin anew whenever it panics. Must be called within a tokio runtime.
+    /// Begins a task that may begin again whenever it panics. Must be called within a tokio runtime.
     pub fn keep<F>(
         &self,
         task: Task,
@@ -362,7 +365,7 @@ impl Tasks {
         lines.collect()
     }
 
-    /// Its part was ended and is begun anew, so what was wrong with it is not trouble any more.
+    /// Its part was ended and is begun again, so what was wrong with it is not trouble any more.
     pub fn forget(&self, task: Task, of: impl Display) {
         self.well(&named(task, of));
     }
@@ -444,7 +447,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_task_that_may_begin_anew_does_after_a_pause_and_is_well_once_it_runs() {
+    async fn a_restartable_task_restarts_after_a_pause_and_is_healthy_once_it_runs() {
         let (tasks, metrics) = tasks();
         let ms = Duration::from_millis;
         let pace = Pace {
@@ -475,7 +478,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_waits_for_one_piece_of_work_learns_that_it_panicked() {
+    async fn a_panic_of_awaited_work_is_reported_to_its_caller() {
         let (tasks, metrics) = tasks();
         let value = tasks.once(Task::Reload, async { 7 }).await;
         assert_eq!(value.expect("no panic"), Ok(7));
@@ -515,7 +518,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_blocks_runs_beside_the_runtime_or_on_its_only_thread() {
+    async fn blocking_work_runs_beside_the_runtime_or_on_its_only_thread() {
         let (clock, metrics) = (Arc::new(Still) as Arc<dyn Clock>, Arc::new(Metrics::new()));
         let here = thread::current().id();
         let thread_of = async |tasks: Tasks| tasks.blocking(|| thread::current().id()).await;

@@ -21,6 +21,8 @@ pub struct Metrics {
     /// Messages whose body or header names another tenant than their subject: an attack or a
     /// misconfiguration.
     pub tenant_mismatches: IntCounter,
+    /// Control messages that asked for what their sender may not, by `reason` ([`CONTROL_REFUSALS`]).
+    pub controls_refused: IntCounterVec,
     /// Shards fed by a private reader.
     pub shards_detached: IntGauge,
     /// 1 for each shard that is open in this process, 0 for each that is not, by `shard`.
@@ -117,6 +119,9 @@ const SECONDS: [f64; 14] = [
 const LONG_SECONDS: [f64; 9] = [0.1, 0.5, 1.0, 5.0, 30.0, 60.0, 600.0, 3_600.0, 86_400.0];
 const COUNTS: [f64; 10] = [1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0];
 
+/// Reasons of dead letters that are refused control messages: by the wrong subject, or without a principal who may.
+pub const CONTROL_REFUSALS: [&str; 2] = ["control.subject", "control.principal"];
+
 impl Metrics {
     /// Registers every series under the prefix `saga_runner_`.
     #[must_use]
@@ -125,7 +130,7 @@ impl Metrics {
         let registry = Registry::new_custom(Some("saga_runner".to_owned()), None)
             .expect("the prefix is a legal metric name");
         let r = &registry;
-        Self {
+        let metrics = Self {
             inputs: counters(
                 r,
                 "inputs_total",
@@ -149,6 +154,12 @@ impl Metrics {
                 r,
                 "tenant_mismatches_total",
                 "Messages whose body or header names another tenant than their subject.",
+            ),
+            controls_refused: counters(
+                r,
+                "controls_refused_total",
+                "Control messages that asked for what their sender may not.",
+                &["reason"],
             ),
             shards_detached: gauge(r, "shards_detached", "Shards fed by a private reader."),
             shards_open: gauges(
@@ -381,7 +392,12 @@ impl Metrics {
                 &["shard", "reason"],
             ),
             registry,
+        };
+        for reason in CONTROL_REFUSALS {
+            // There from the start, so that an alert sees the first one.
+            metrics.controls_refused.with_label_values(&[reason]);
         }
+        metrics
     }
 
     /// All series in the Prometheus text format, those of the process included.

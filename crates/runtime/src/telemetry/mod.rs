@@ -2,4 +2,4 @@
 
 pub mod metrics;
 
-pub use metrics::Metrics;
+pub use metrics::{CONTROL_REFUSALS, Metrics};

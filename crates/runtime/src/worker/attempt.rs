@@ -7,7 +7,7 @@ use super::breakers::Admitted;
 use super::certainty::Ending;
 use super::executor::{Executor, Places};
 use super::held::Held;
-use super::line::Granted;
+use super::line::{Bound, Granted};
 use super::places::TenantPlace;
 use super::provider::{CallContext, CallFailure, CallOutcome, Certainty};
 use super::result::Answer;
@@ -25,7 +25,7 @@ const BUSY_MS: u64 = 200;
 /// Longest delay of a command for which there is no room, in milliseconds.
 const BUSY_MS_MAX: u64 = 5_000;
 
-/// How long a provider may take beyond its limit to say what became of a call.
+/// How long a provider may take beyond its limit to say the outcome of a call.
 const OVERRUN: Duration = Duration::from_millis(500);
 
 /// Why a command goes back to the queue.
@@ -66,6 +66,16 @@ impl Reason {
             Self::Drain => "drain",
             Self::Broker => "broker",
             Self::Lost => "lost",
+        }
+    }
+
+    /// Whether a breaker or a limit keeps the call back.
+    pub const fn is_limit(self) -> bool {
+        match self {
+            Self::Breaker | Self::TenantBusy | Self::Busy | Self::TenantRate => true,
+            Self::Retry | Self::AnotherWorker | Self::NotDue | Self::Drain | Self::Broker | Self::Lost => {
+                false
+            }
         }
     }
 }
@@ -127,7 +137,7 @@ impl Executor {
         let Some(tenant_place) = self.tenants.enter(tenant, self.clock.monotonic()) else {
             return Err((turn.patience(BUSY_MS), Reason::TenantBusy));
         };
-        let place = if let Some(place) = self.places.try_enter(tenant, false, || self.free_at_once()) {
+        let place = if let Some(place) = self.places.try_enter(tenant, Bound::Free, || self.free_at_once()) {
             place
         } else {
             let left = deadline.0.saturating_sub(self.clock.now().0);
@@ -135,7 +145,7 @@ impl Executor {
             tokio::select! {
                 biased;
                 () = self.draining.cancelled() => return Err((Duration::ZERO, Reason::Drain)),
-                place = self.places.enter(tenant, false, || self.free_places()) => place,
+                place = self.places.enter(tenant, Bound::Free, || self.free_places()) => place,
                 () = tokio::time::sleep(left) => return Err((Duration::ZERO, Reason::NotDue)),
             }
         };
@@ -188,7 +198,7 @@ impl Executor {
 
     /// Makes the call.
     ///
-    /// Providers keep `limit` by themselves. One that does not is cut off shortly after, and then nobody knows more than
+    /// Providers keep `limit` by themselves. One that does not is cut off shortly after, and then no more is known than
     /// whether it changes anything.
     pub(super) async fn attempt(&self, call: &CallContext<'_>, room: Box<Room>) -> CallOutcome {
         let start = self.clock.monotonic();
@@ -196,7 +206,11 @@ impl Executor {
             .await
             .unwrap_or_else(|_| {
                 let message = format!("no answer within {} ms", call.limit.as_millis());
-                CallOutcome::Failed(CallFailure::of(Ending::Late, self.provider.is_safe(), message))
+                CallOutcome::Failed(CallFailure::of(
+                    Ending::Late,
+                    self.provider.side_effects(),
+                    message,
+                ))
             });
         let took = self.clock.monotonic().saturating_sub(start);
         self.series.call_seconds.observe(took.as_secs_f64());
@@ -268,7 +282,7 @@ impl Executor {
 /// Whether another call may follow one that has failed in this way, under the same idempotency key.
 fn may_repeat(definition: &EffectDefinition, certainty: Certainty) -> bool {
     match certainty {
-        // An upstream that heeds the key has stored the refusal under it. The step's `retry` sends another command.
+        // An upstream that checks the key has stored the refusal under it. The step's `retry` sends another command.
         Certainty::Refused => false,
         Certainty::NotDone => true,
         Certainty::Unknown => !definition.never_calls_twice(),

@@ -1,6 +1,6 @@
-//! Commands that were taken back: nobody waits for their results any longer.
+//! Cancelled commands: their results are no longer needed.
 //!
-//! The sagas leave word in the stream of commands, one message for each. Whoever has not begun a command by then does
+//! The sagas publish cancellations to the stream of commands, one message for each. Whoever has not begun a command by then does
 //! not begin it. A command that is carried out nevertheless does no harm: what it did is undone.
 
 use std::collections::hash_map::Entry;
@@ -25,7 +25,7 @@ const BUFFER: usize = 1_024;
 
 type Name = (TenantId, CommandId);
 
-/// What this worker knows of commands that were taken back.
+/// What this worker knows of commands that were cancelled.
 pub struct Cancellations {
     state: Mutex<State>,
     current: Current,
@@ -69,7 +69,7 @@ struct State {
     held: HashMap<Name, HeldCommand>,
 }
 
-/// The newest commands that were taken back, in the order of the stream.
+/// The newest commands that were cancelled, in the order of the stream.
 struct Known {
     names: HashSet<Name>,
     order: VecDeque<(u64, Name)>,
@@ -176,7 +176,7 @@ pub struct Watch {
     cancellations: Arc<Cancellations>,
     name: Name,
     token: CancellationToken,
-    /// It may have been taken back by a message that was forgotten.
+    /// It may have been cancelled by a message that was forgotten.
     forgotten: bool,
 }
 
@@ -185,12 +185,12 @@ impl Watch {
         self.token.is_cancelled()
     }
 
-    /// Whether the command may have been taken back by a message that was not heard or was forgotten.
+    /// Whether the command may have been cancelled by a message that was not heard or was forgotten.
     pub fn is_unsure(&self) -> bool {
         !self.is_cancelled() && (self.forgotten || !self.cancellations.current.get())
     }
 
-    /// Asks the broker whether the command was taken back.
+    /// Asks the broker whether the command was cancelled.
     pub async fn ask(
         &self,
         broker: &dyn Broker,
@@ -209,7 +209,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Ends when the command is taken back.
+    /// Ends when the command is cancelled.
     ///
     /// # Cancel safety
     /// Safe.
@@ -241,7 +241,7 @@ pub struct Source {
     pub readers_opened: AtomicU64,
 }
 
-/// Hears what is taken back, and all that the stream still has of it, until `stopping`.
+/// Hears what is cancelled, and all that the stream still has of it, until `stopping`.
 pub async fn follow(cancellations: Arc<Cancellations>, source: &Source, stopping: CancellationToken) {
     // Where it is begun again after a panic, nothing was heard meanwhile.
     cancellations.current.set(false);
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_forgotten_for_want_of_room_leaves_only_older_commands_unsure() {
+    fn a_cancellation_forgotten_for_want_of_room_leaves_only_older_commands_unsure() {
         let cancellations = Arc::new(Cancellations::new(2));
         assert!(
             cancellations.watch(name(7), 7).is_unsure(),

@@ -1,4 +1,4 @@
-//! What became of a call, and what that says about the world: one table for all providers.
+//! The outcome of a call, and what that says about the world: one table for all providers.
 //!
 //! A provider finds out which row holds; class, certainty and the breaker's part follow from it. A rule of `classify` has
 //! the last word ([`CallFailure::ruled`]).
@@ -9,7 +9,7 @@ use super::provider::{CallFailure, Certainty};
 use crate::kernel::breaker::CallEnd;
 use crate::kernel::definition::effect::{AMBIGUOUS, Classify, RuledOutcome};
 
-/// What became of a call that did not succeed.
+/// The outcome of a call that did not succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
     /// The call could or may not be sent as it is. The class says why.
@@ -28,7 +28,7 @@ pub enum Ending {
     Lost,
     /// The time was over when the call may have reached the peer.
     Late,
-    /// It was broken off on this side when it may have reached the peer.
+    /// It was aborted on this side when it may have reached the peer.
     Interrupted,
     /// The peer reports success in bytes that cannot be read.
     Malformed,
@@ -64,6 +64,27 @@ pub enum Said {
     Cancelled,
 }
 
+/// Whether a call may have changed something at its upstream, by what the upstream says of it beforehand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SideEffects {
+    /// It only reads: made again, or never answered, it does no harm.
+    None,
+    Possible,
+}
+
+impl SideEffects {
+    /// Those of a call whose method is declared safe, or not.
+    #[must_use]
+    pub const fn unless(is_safe: bool) -> Self {
+        if is_safe { Self::None } else { Self::Possible }
+    }
+
+    #[must_use]
+    pub const fn are_none(self) -> bool {
+        matches!(self, Self::None)
+    }
+}
+
 /// What an ending means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Meaning {
@@ -73,9 +94,9 @@ pub struct Meaning {
 }
 
 impl Ending {
-    /// `is_safe`: the call changes nothing, so no ending of it leaves an unknown outcome.
+    /// No ending of a call without side effects leaves an unknown outcome.
     #[must_use]
-    pub const fn meaning(self, is_safe: bool) -> Meaning {
+    pub const fn meaning(self, side_effects: SideEffects) -> Meaning {
         use CallEnd::{Abandoned, Answered, Failed};
         use Certainty::{NotDone, Refused, Unknown};
         let (class, certainty, end) = match self {
@@ -83,8 +104,8 @@ impl Ending {
             Self::Unconnected | Self::LostUnsent | Self::NotBegun => ("transient", NotDone, Failed),
             Self::Untrusted => ("tls.untrusted", NotDone, Failed),
             Self::LateUnsent => ("timeout", NotDone, Failed),
-            Self::Lost if is_safe => ("transient", NotDone, Failed),
-            Self::Late if is_safe => ("timeout", NotDone, Failed),
+            Self::Lost if side_effects.are_none() => ("transient", NotDone, Failed),
+            Self::Late if side_effects.are_none() => ("timeout", NotDone, Failed),
             Self::Lost | Self::Late => (AMBIGUOUS, Unknown, Failed),
             Self::Interrupted => ("cancelled", Unknown, Abandoned),
             Self::Malformed => ("response.malformed", Unknown, Answered),
@@ -99,12 +120,12 @@ impl Ending {
                 Said::Conflict => ("transient", NotDone, Answered),
                 Said::Broke => ("transient", Unknown, Failed),
                 Said::GaveUp => ("timeout", Unknown, Failed),
-                Said::Cancelled if is_safe => ("transient", NotDone, Answered),
+                Said::Cancelled if side_effects.are_none() => ("transient", NotDone, Answered),
                 Said::Cancelled => (AMBIGUOUS, Unknown, Answered),
             },
         };
         let certainty = match certainty {
-            Unknown if is_safe => NotDone,
+            Unknown if side_effects.are_none() => NotDone,
             certainty => certainty,
         };
         Meaning {
@@ -150,8 +171,8 @@ impl Said {
 impl CallFailure {
     /// The failure that an ending is.
     #[must_use]
-    pub fn of(ending: Ending, is_safe: bool, message: impl Into<String>) -> Self {
-        let meaning = ending.meaning(is_safe);
+    pub fn of(ending: Ending, side_effects: SideEffects, message: impl Into<String>) -> Self {
+        let meaning = ending.meaning(side_effects);
         Self {
             class: Cow::Borrowed(meaning.class),
             message: message.into(),
@@ -166,7 +187,7 @@ impl CallFailure {
     /// A class that stands for an unknown outcome makes it unknown; one that asks for another attempt under the same
     /// idempotency key takes a refusal for not done.
     #[must_use]
-    pub fn ruled(self, rule: &Classify, is_safe: bool) -> Self {
+    pub fn ruled(self, rule: &Classify, side_effects: SideEffects) -> Self {
         let certainty = match (rule.outcome, &*rule.class) {
             (Some(RuledOutcome::Refused), _) => Certainty::Refused,
             (Some(RuledOutcome::NotDone), _) => Certainty::NotDone,
@@ -177,7 +198,7 @@ impl CallFailure {
         Self {
             class: Cow::Owned(rule.class.clone()),
             certainty: match certainty {
-                Certainty::Unknown if is_safe => Certainty::NotDone,
+                Certainty::Unknown if side_effects.are_none() => Certainty::NotDone,
                 certainty => certainty,
             },
             ..self
@@ -190,13 +211,13 @@ mod tests {
     use super::*;
     use crate::kernel::expr::{Expr, Root};
 
-    fn ruled(said: Said, class: &str, outcome: Option<RuledOutcome>, is_safe: bool) -> Certainty {
+    fn ruled(said: Said, class: &str, outcome: Option<RuledOutcome>, side_effects: SideEffects) -> Certainty {
         let rule = Classify {
             when: Expr::compile("true", &[Root::Response]).expect("an expression"),
             class: class.to_owned(),
             outcome,
         };
-        let failure = CallFailure::of(Ending::Said(said), is_safe, "").ruled(&rule, is_safe);
+        let failure = CallFailure::of(Ending::Said(said), side_effects, "").ruled(&rule, side_effects);
         assert_eq!(failure.class, class);
         failure.certainty
     }
@@ -218,12 +239,15 @@ mod tests {
             (Said::Throttled, "timeout", Some(RuledOutcome::NotDone), NotDone),
         ] {
             assert_eq!(
-                ruled(said, class, outcome, false),
+                ruled(said, class, outcome, SideEffects::Possible),
                 certainty,
                 "{said:?} {class} {outcome:?}"
             );
         }
-        assert_eq!(ruled(Said::Refused, "ambiguous", None, true), NotDone);
+        assert_eq!(
+            ruled(Said::Refused, "ambiguous", None, SideEffects::None),
+            NotDone
+        );
     }
 
     #[test]
@@ -239,8 +263,16 @@ mod tests {
             Ending::Said(Said::GaveUp),
             Ending::Said(Said::Cancelled),
         ] {
-            assert_eq!(ending.meaning(false).certainty, Certainty::Unknown, "{ending:?}");
-            assert_eq!(ending.meaning(true).certainty, Certainty::NotDone, "{ending:?}");
+            assert_eq!(
+                ending.meaning(SideEffects::Possible).certainty,
+                Certainty::Unknown,
+                "{ending:?}"
+            );
+            assert_eq!(
+                ending.meaning(SideEffects::None).certainty,
+                Certainty::NotDone,
+                "{ending:?}"
+            );
         }
     }
 }

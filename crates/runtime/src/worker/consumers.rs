@@ -214,7 +214,7 @@ impl Consumers {
         };
         let external: Vec<_> = effects.iter().filter(|effect| effect.is_external()).collect();
         for effect in &external {
-            plan.add_effect(&effect.name, true);
+            plan.add_effect(&effect.name, Workers::External);
         }
         let served: Vec<EffectName> = effects
             .iter()
@@ -224,7 +224,7 @@ impl Consumers {
         match self.by.unwrap_or_else(|| scope.grouping()) {
             Grouping::Effect => {
                 for effect in &served {
-                    plan.add_effect(effect, false);
+                    plan.add_effect(effect, Workers::Own);
                 }
             }
             Grouping::Tenant => {
@@ -242,7 +242,7 @@ impl Consumers {
                 plan.add_categories(&self.categories, &known);
                 let listed: BTreeSet<&EffectName> = self.categories.values().flatten().collect();
                 for effect in served.iter().filter(|effect| !listed.contains(effect)) {
-                    plan.add_effect(effect, false);
+                    plan.add_effect(effect, Workers::Own);
                 }
             }
         }
@@ -258,6 +258,15 @@ struct New {
     filters: Vec<String>,
     effects: Vec<EffectName>,
     external: bool,
+}
+
+/// Who takes the commands of an effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Workers {
+    /// Those of runners.
+    Own,
+    /// Those of somebody else.
+    External,
 }
 
 struct Plan<'a> {
@@ -298,7 +307,7 @@ impl Plan<'_> {
         subject::filter(self.scope.tenancy, tenant, "effect", effect)
     }
 
-    fn add_effect(&mut self, effect: &EffectName, external: bool) {
+    fn add_effect(&mut self, effect: &EffectName, workers: Workers) {
         let filter = self.filter(None, Some(effect));
         let name = durable_name(self.scope.group, effect);
         self.add(New {
@@ -307,7 +316,7 @@ impl Plan<'_> {
             tenant: None,
             filters: vec![filter],
             effects: vec![effect.clone()],
-            external,
+            external: workers == Workers::External,
         });
     }
 

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_the_public_internet_is_a_matter_of_configuration() {
+    fn private_addresses_are_allowed_only_by_configuration() {
         for address in [
             "0.0.0.0",
             "0.255.255.255",

@@ -2,6 +2,11 @@
 //!
 //! Tens of thousands of commands may wait for an answer at the same time, so what is only needed before and after is boxed:
 //! an `async fn` has room for its largest part all the time.
+//!
+//! `next_attempt` decides whether a call is made and what it means, `recording` writes the result.
+
+mod next_attempt;
+mod recording;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,39 +15,32 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::attempt::{self, Reason, Room, Turn};
+use super::attempt::{Reason, Turn};
 use super::breakers::Breakers;
-use super::cancellations::{Cancellations, Watch};
+use super::cancellations::Cancellations;
 use super::gate::Gate;
 use super::held::{Held, HeldCommand};
 use super::line::Line;
-use super::mask::Mask;
 use super::places::{Pace, Share, Tenants};
-use super::progress::{self, Written};
-use super::provider::{CallContext, CallFailure, CallOutcome, Provider};
-use super::result::{self, Addressee, Answer, Recorded, Refusals, Stands};
+use super::progress;
+use super::provider::Provider;
+use super::result::{self, Addressee, Answer};
 use super::room::{Brought, Permit, Took};
 use super::secrets::Secrets;
 use super::settings::Settings;
-use crate::kernel::breaker::CallEnd;
-use crate::kernel::classes::TIMEOUT_CLASS;
 use crate::kernel::definition::EffectDefinition;
-use crate::kernel::definition::effect::{AMBIGUOUS, OnCancel};
-use crate::kernel::envelope::{EffectCommand, EffectProgress, ErrorPayload, deadline_of};
+use crate::kernel::envelope::{EffectCommand, EffectProgress, HeldCall, deadline_of};
 use crate::kernel::ids::{CommandId, TenantId, TimeMs};
-use crate::kernel::json::Json;
-use crate::kernel::planted::{Bug, is_planted};
-use crate::ports::broker::{Broker, Expect, Message, Publication, WorkflowStreams};
+use crate::ports::broker::{Broker, Message, WorkflowStreams};
 use crate::ports::clock::Clock;
 use crate::tasks::Tasks;
 use crate::telemetry::Metrics;
 use crate::telemetry::metrics::{Histogram, IntCounter, IntGauge};
+pub(super) use next_attempt::Next;
 
 /// Longest delay of a negative acknowledgement. What is due later comes back in between and is given back again.
 const NAK_DELAY_MAX: Duration = Duration::from_mins(1);
 pub(super) const NAK_DELAY: Duration = Duration::from_secs(1);
-/// Class of a command that was taken back.
-const CANCELLED: &str = "cancelled";
 
 /// A place of the effect and one of the process.
 pub type Places = (OwnedSemaphorePermit, OwnedSemaphorePermit);
@@ -139,7 +137,7 @@ impl Executor {
                 // Where the drain ends the wait there is no room for a call either, so that the command is given back with word.
                 let _permit = match permit {
                     Some(permit) => Some(permit),
-                    None => self.in_line(&delivery.name().0, brought.by_tenant).await,
+                    None => self.in_line(&delivery.name().0, brought.bound).await,
                 };
                 let served = Served::begin(&self);
                 let disposition = self.process(&delivery, brought.created).await;
@@ -160,9 +158,10 @@ impl Executor {
         let message = &delivery.message;
         let name = delivery.name().clone();
         let subject = result::subject(&name.0, &self.definition.name, name.1);
-        let is_answered = if self.gate.knows(&name) {
-            Ok(true)
-        } else if self.gate.is_first(message, self.clock.now(), created) && !delivery.has_waited() {
+        let is_new = !self.gate.has_seen_answered(&name)
+            && self.gate.is_first(message, self.clock.now(), created)
+            && !delivery.has_waited();
+        let is_answered = if is_new {
             Ok(false)
         } else {
             delivery.looked(self.clock.monotonic());
@@ -211,6 +210,7 @@ impl Executor {
             Next::Answer(answer) => answer,
             Next::GiveBack(delay, reason) => {
                 progress.delivered = held.delivered();
+                progress.held = self.held_back(delay, reason);
                 if held.is_lost() {
                     // Whoever has it now leaves word.
                     self.count_given_back(&name, reason);
@@ -231,199 +231,6 @@ impl Executor {
         Disposition::Done
     }
 
-    /// Makes the next attempt, if it is due and there is room for it, and says what it means for the command.
-    pub(super) async fn next(
-        &self,
-        command: &EffectCommand<'_>,
-        turn: Turn<'_>,
-        progress: &mut EffectProgress,
-    ) -> Next {
-        let deadline = TimeMs(command.metadata.deadline_ms);
-        let now = self.clock.now();
-        if deadline <= now {
-            return Next::Answer(self.expired(progress));
-        }
-        let watch = self
-            .cancellations
-            .watch((command.tenant_id.clone(), command.command_id), turn.sequence);
-        if watch.is_cancelled() {
-            return Next::Answer(self.taken_back(progress));
-        }
-        let never_twice = self.definition.never_calls_twice() && !is_planted(Bug::SecondCall);
-        if never_twice && progress.outcome_unknown {
-            return Next::Answer(begun_before());
-        }
-        if progress.not_before_ms > now.0 {
-            let early = u64::try_from(progress.not_before_ms - now.0).unwrap_or(0);
-            return Next::GiveBack(Duration::from_millis(early), Reason::NotDue);
-        }
-        let patience = self.settings.yield_retry.duration();
-        if progress.calls > 0 && progress.worker == *self.worker && !progress.yielded && !patience.is_zero() {
-            progress.yielded = true;
-            return Next::GiveBack(patience, Reason::AnotherWorker);
-        }
-        let input = match Json::parse(command.payload.get().as_bytes(), self.settings.json_depth) {
-            Ok(input) => input,
-            Err(error) => {
-                return Next::Answer(Answer::failed("payload.syntax", error.to_string()));
-            }
-        };
-        let admitted = tokio::select! {
-            biased;
-            () = watch.cancelled() => return Next::Answer(self.taken_back(progress)),
-            admitted = Box::pin(self.admit(&command.tenant_id, deadline, turn)) => admitted,
-        };
-        let admitted = match admitted {
-            Ok(admitted) => admitted,
-            Err(_) if self.clock.now() >= deadline => return Next::Answer(self.expired(progress)),
-            Err((delay, reason)) => return Next::GiveBack(delay, reason),
-        };
-        if Self::is_doubtful(turn, &watch)
-            && let Some(instead) = Box::pin(self.look_again(command, turn, &watch, progress)).await
-        {
-            return instead;
-        }
-        if never_twice {
-            match Box::pin(self.announce(command, turn, progress)).await {
-                Written::Stands => {}
-                Written::Lost => return Next::GiveBack(NAK_DELAY, Reason::Broker),
-                // Whoever has it now may be calling.
-                Written::Preceded if turn.held.is_some_and(Held::is_lost) => {
-                    return Next::GiveBack(Duration::ZERO, Reason::Lost);
-                }
-                Written::Preceded => return Next::Answer(begun_before()),
-            }
-        }
-        if turn.intent.is_some_and(|intent| !intent.may_begin()) {
-            return Next::GiveBack(Duration::ZERO, Reason::Lost);
-        }
-        let secrets = self.secrets.now();
-        let call = CallContext {
-            command,
-            input: &input,
-            secrets: secrets.object(),
-            now: self.clock.now(),
-            limit: self.limit(deadline),
-        };
-        progress.calls = progress.calls.saturating_add(1);
-        let outcome = self.attempt_unless_cancelled(&call, admitted, &watch).await;
-        let failure = match secrets.scrub(outcome) {
-            CallOutcome::Succeeded { payload } => {
-                return Next::Answer(Answer::Succeeded {
-                    payload,
-                    unusable: None,
-                });
-            }
-            CallOutcome::Unusable {
-                payload,
-                class,
-                message,
-            } => return Next::Answer(Answer::unusable(payload, class, &message)),
-            CallOutcome::Failed(failure) => {
-                Mask::at([(&*self.definition.redaction.input, &input)]).scrub_failure(failure)
-            }
-        };
-        progress.outcome_unknown = attempt::has_unknown_outcome(progress.outcome_unknown, &failure);
-        if watch.is_cancelled() {
-            return Next::Answer(self.taken_back(progress));
-        }
-        self.after(command, progress, failure)
-    }
-
-    /// What a failed call means for the command: another one, or the end.
-    fn after(
-        &self,
-        command: &EffectCommand<'_>,
-        progress: &mut EffectProgress,
-        failure: CallFailure,
-    ) -> Next {
-        let deadline = TimeMs(command.metadata.deadline_ms);
-        let never_twice = self.definition.never_calls_twice() && !is_planted(Bug::SecondCall);
-        // A second call is made only where the first one has certainly done nothing.
-        let pause = if never_twice && progress.outcome_unknown {
-            None
-        } else {
-            self.pause(command.command_id, progress.calls, &failure)
-        };
-        let due = pause.map(|pause| {
-            let ms = i64::try_from(pause.as_millis()).unwrap_or(i64::MAX);
-            (pause, self.clock.now().plus_ms(ms))
-        });
-        match due {
-            Some((pause, due)) if due < deadline => {
-                progress.not_before_ms = due.0;
-                progress.worker = self.worker.to_string();
-                progress.yielded = false;
-                progress.error = Some(ErrorPayload {
-                    class: failure.class.into_owned(),
-                    message: failure.message,
-                    ..ErrorPayload::default()
-                });
-                Next::GiveBack(pause, Reason::Retry)
-            }
-            Some(_) | None => {
-                self.audit(command, progress, &failure);
-                Next::Answer(attempt::conclude(failure, progress.outcome_unknown))
-            }
-        }
-    }
-
-    /// Makes the call. Where a call may be interrupted, it ends when the command is taken back.
-    async fn attempt_unless_cancelled(
-        &self,
-        call: &CallContext<'_>,
-        room: Box<Room>,
-        watch: &Watch,
-    ) -> CallOutcome {
-        let is_safe = self.provider.is_safe();
-        let interrupted = async {
-            if !is_safe && self.definition.on_cancel == OnCancel::Finish {
-                std::future::pending::<()>().await;
-            }
-            watch.cancelled().await;
-        };
-        tokio::select! {
-            biased;
-            outcome = self.attempt(call, room) => outcome,
-            () = interrupted => CallOutcome::Failed(if is_safe {
-                CallFailure::not_done(CANCELLED, "interrupted")
-            } else {
-                CallFailure { end: CallEnd::Abandoned, ..CallFailure::unanswered(CANCELLED, "interrupted") }
-            }),
-        }
-    }
-
-    /// The answer to a command whose deadline has passed.
-    fn expired(&self, progress: &EffectProgress) -> Answer {
-        let message = expired(progress);
-        if self.definition.schemas.asks && !progress.outcome_unknown {
-            // Nobody has to be asked about what was certainly not done. Sagas call it so, too.
-            return Answer::failed(TIMEOUT_CLASS, message);
-        }
-        Answer::TimedOut {
-            class: "deadline".to_owned(),
-            message,
-        }
-    }
-
-    /// The answer to a command whose result nobody waits for.
-    pub(super) fn taken_back(&self, progress: &EffectProgress) -> Answer {
-        self.series.cancelled.inc();
-        let message = if progress.calls == 0 && !progress.outcome_unknown {
-            "taken back before a call was made".to_owned()
-        } else {
-            format!("taken back after {} call(s) or more", progress.calls)
-        };
-        if progress.outcome_unknown {
-            Answer::TimedOut {
-                class: CANCELLED.to_owned(),
-                message,
-            }
-        } else {
-            Answer::failed(CANCELLED, message)
-        }
-    }
-
     /// Leaves word about the command, so that whoever gets it next knows what was done.
     async fn give_back(
         &self,
@@ -440,7 +247,7 @@ impl Executor {
             effect,
             name,
             progress,
-            false,
+            progress::Version::Newest,
         )
         .await;
         self.count_given_back(name, reason);
@@ -448,6 +255,20 @@ impl Executor {
         let left = deadline.0.saturating_sub(self.clock.now().0);
         let left = Duration::from_millis(u64::try_from(left).unwrap_or(0));
         Disposition::GiveBack(delay.min(left).min(NAK_DELAY_MAX))
+    }
+
+    /// What whoever asks is told of a call that is kept back.
+    pub(super) fn held_back(&self, delay: Duration, reason: Reason) -> Option<Box<HeldCall>> {
+        if !reason.is_limit() {
+            return None;
+        }
+        let ms = i64::try_from(delay.as_millis()).unwrap_or(i64::MAX);
+        let upstream = self.upstream.as_deref().filter(|_| reason == Reason::Breaker);
+        Some(Box::new(HeldCall {
+            reason: reason.as_str().to_owned(),
+            upstream: upstream.map(str::to_owned),
+            until_ms: self.clock.now().plus_ms(ms).0,
+        }))
     }
 
     /// Leaves a trace of a command that goes back to the queue.
@@ -496,59 +317,9 @@ impl Executor {
         self.record(&to, failed, 0).await;
         Disposition::Hopeless
     }
-
-    /// Waits until a result of the command stands. As long as the broker takes none, the command stays in progress: given back, it
-    /// would be called again.
-    async fn record(&self, to: &Addressee<'_>, answer: Answer, calls: u32) {
-        let counter = self.series.of_answer(&answer);
-        let happened = answer.may_have_happened();
-        let late = self.late(to, &answer, calls);
-        let refusals = Refusals {
-            stuck: self.tasks.stuck(),
-            kept: &self.series.results_kept,
-            pause_max: self.settings.result_retry_max.duration(),
-        };
-        let instead = |reason: &str| self.publication(to, Answer::refused(happened, reason), calls);
-        // Boxed: there may be tens of thousands of these tasks.
-        let publication = self.publication(to, answer, calls);
-        match Box::pin(result::record_or(&*self.broker, refusals, publication, instead)).await {
-            Stands::Result => counter.inc(),
-            Stands::Instead if happened => self.series.timed_out.inc(),
-            Stands::Instead => self.series.failed.inc(),
-            Stands::Other if Box::pin(self.record_late(late)).await => counter.inc(),
-            Stands::Other => self.series.known.inc(),
-        }
-    }
-
-    /// Records an answer behind one that says that nobody knows the outcome. Refused or not, that one stands.
-    async fn record_late(&self, late: Option<Box<Publication>>) -> bool {
-        let Some(late) = late else { return false };
-        result::completes(&*self.broker, &late).await
-            && result::record(&*self.broker, self.tasks.stuck(), *late).await == Recorded::Stored
-    }
-
-    /// The same answer as a second message, for the case that somebody has written before that nobody knows the
-    /// outcome: what has happened has to be undone, or counts; and an operator may have been asked, whom a failure tells as much.
-    fn late(&self, to: &Addressee<'_>, answer: &Answer, calls: u32) -> Option<Box<Publication>> {
-        let is_told = match answer {
-            Answer::Succeeded { .. } => true,
-            Answer::Failed { .. } => self.definition.schemas.asks,
-            Answer::TimedOut { .. } => false,
-        };
-        is_told.then(|| {
-            Box::new(Publication {
-                expect: Expect::MessageId(format!("late/{}/{}", to.tenant, to.command)),
-                ..self.publication(to, answer.clone(), calls)
-            })
-        })
-    }
-
-    fn publication(&self, to: &Addressee<'_>, answer: Answer, calls: u32) -> Publication {
-        result::publication(&self.streams.events, to, answer, calls, self.clock.now())
-    }
 }
 
-/// Tells the broker what became of a delivery. Unacknowledged, it comes again, and the gate finds its result.
+/// Tells the broker the outcome of a delivery. Unacknowledged, it comes again, and the gate finds its result.
 pub(super) async fn answer_for(delivery: HeldCommand, disposition: Disposition) {
     let stream_sequence = delivery.message.stream_sequence;
     let claim = delivery.release();
@@ -581,31 +352,6 @@ impl Drop for Served<'_> {
         self.executor.series.running.dec();
         let took = self.executor.clock.monotonic().saturating_sub(self.since);
         self.executor.took.add(took);
-    }
-}
-
-/// What comes next for a command.
-pub(super) enum Next {
-    Answer(Answer),
-    GiveBack(Duration, Reason),
-}
-
-/// The answer to a command whose call was begun, and of whose outcome there is no record.
-fn begun_before() -> Answer {
-    Answer::TimedOut {
-        class: AMBIGUOUS.to_owned(),
-        message: "a worker began a call and stopped before it recorded the outcome".to_owned(),
-    }
-}
-
-/// What is said of a command whose deadline has passed.
-fn expired(progress: &EffectProgress) -> String {
-    match &progress.error {
-        None => "the deadline passed before the command was executed".to_owned(),
-        Some(error) => format!(
-            "the deadline passed after {} call(s); the last one: {}: {}",
-            progress.calls, error.class, error.message
-        ),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The gate before execution: was this command answered already?
 //!
-//! The marker in memory is a shortcut; the result subject is the truth.
+//! The result subject is the truth: a broker that lost power may have lost the result of a command that this worker has answered.
+//! The marker in memory says only that the broker has to be asked.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use super::attempt::{Reason, Turn};
 use super::cancellations::Watch;
 use super::executor::{Executor, NAK_DELAY, Next};
 use super::held::Held;
-use super::progress::{self, Written};
+use super::progress::{self, Version, Written};
 use super::result;
 use crate::kernel::envelope::{EffectCommand, EffectProgress};
 use crate::kernel::ids::{CommandId, TenantId, TimeMs};
@@ -31,8 +32,8 @@ impl Gate {
         }
     }
 
-    /// Whether the command was answered by this worker lately.
-    pub fn knows(&self, name: &(TenantId, CommandId)) -> bool {
+    /// Whether this worker answered the command lately, or saw its result. The result may be lost since.
+    pub fn has_seen_answered(&self, name: &(TenantId, CommandId)) -> bool {
         self.answered.contains_key(name)
     }
 
@@ -73,7 +74,7 @@ impl Executor {
     }
 
     /// Asks for what is not sure right before a call: whether the command is still this worker's, whether somebody has
-    /// answered it, and whether it was taken back. What to do instead of the call, if there is to be none.
+    /// answered it, and whether it was cancelled. What to do instead of the call, if there is to be none.
     pub(super) async fn look_again(
         &self,
         command: &EffectCommand<'_>,
@@ -105,7 +106,7 @@ impl Executor {
         }
         if watch.is_unsure() {
             let asked = watch.ask(&*self.broker, &self.streams.commands, effect).await;
-            // At home, what takes the command back has yet to leave this process, so it cannot stand there.
+            // Locally, what cancels the command has yet to leave this process, so it cannot stand there.
             if turn.held.is_some() && asked.is_err() {
                 return Some(Next::GiveBack(NAK_DELAY, Reason::Broker));
             }
@@ -116,7 +117,7 @@ impl Executor {
     }
 
     /// Records the intent before a call that must not be made twice. Without one, no call was begun: the outcome of a command
-    /// that was only held in progress is not unknown. Beside the first delivery of a command there is none, unless the broker
+    /// that was only held in progress is not unknown. InboxStatus the first delivery of a command there is none, unless the broker
     /// has lost count.
     pub(super) async fn announce(
         &self,
@@ -139,14 +140,19 @@ impl Executor {
         let name = (command.tenant_id.clone(), command.command_id);
         let effect = &self.definition.name;
         let commands = &self.streams.commands;
-        let write = |first| progress::write(&*self.broker, commands, effect, &name, &begun, first);
-        let written = write(turn.number <= 1).await;
+        let write = |version| progress::write(&*self.broker, commands, effect, &name, &begun, version);
+        let version = if turn.number <= 1 {
+            Version::First
+        } else {
+            Version::Newest
+        };
+        let written = write(version).await;
         if written != Written::Preceded {
             return written;
         }
-        // A consumer that was made anew counts from 1 again; what stands there says what came of the calls before.
+        // A consumer that was made again counts from 1 again; what stands there says the outcome of the calls before.
         match progress::stored(&*self.broker, commands, effect, &name).await {
-            Ok(Some(before)) if !before.outcome_unknown => write(false).await,
+            Ok(Some(before)) if !before.outcome_unknown => write(Version::Newest).await,
             Ok(_) => Written::Preceded,
             Err(_) => Written::Lost,
         }

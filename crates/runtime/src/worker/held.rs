@@ -81,7 +81,7 @@ impl HeldCommand {
         &self.name
     }
 
-    /// Lets go of the command. What comes of it from now on is begun anew, so the answer for it follows at once.
+    /// Lets go of the command. What comes of it from now on is begun again, so the answer for it follows at once.
     pub fn release(self) -> Arc<Held> {
         Arc::clone(&self.held)
     }
@@ -227,7 +227,7 @@ impl Held {
         let receipt = {
             let claim = self.lock();
             if self.has_ended(&claim) {
-                return Err(BrokerError::Refused("somebody else may have it".to_owned()));
+                return Err(BrokerError::Refused("another worker may have it".to_owned()));
             }
             Arc::clone(&claim.receipt)
         };

@@ -40,9 +40,18 @@ struct Tenant<P> {
     stands: Option<(usize, u64)>,
 }
 
+/// How much of what is scarce a tenant may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bound {
+    /// No more than its share, by what others have.
+    Share,
+    /// As much as is free.
+    Free,
+}
+
 struct Waiting<P> {
     ticket: u64,
-    is_bounded: bool,
+    bound: Bound,
     granted: oneshot::Sender<Granted<P>>,
 }
 
@@ -121,7 +130,7 @@ impl<P> State<P> {
     fn next(&self, most: &impl Fn(usize) -> usize) -> Option<TenantId> {
         let may_have_more = |(has, _, name): &&(usize, u64, TenantId)| {
             let first = self.tenants.get(name).and_then(|tenant| tenant.waiting.front());
-            first.is_some_and(|first| !first.is_bounded || *has < most(self.given - has))
+            first.is_some_and(|first| first.bound == Bound::Free || *has < most(self.given - has))
         };
         self.order
             .iter()
@@ -168,7 +177,7 @@ impl<P> Line<P> {
     pub async fn enter<F: Future<Output = P>>(
         &self,
         tenant: &TenantId,
-        is_bounded: bool,
+        bound: Bound,
         free: impl Fn() -> F,
     ) -> Granted<P> {
         let (granted, turn) = oneshot::channel();
@@ -180,7 +189,7 @@ impl<P> Line<P> {
             state.tenant(tenant);
             let entry = Waiting {
                 ticket,
-                is_bounded,
+                bound,
                 granted,
             };
             state.change(tenant, |tenant| tenant.waiting.push_back(entry));
@@ -203,12 +212,13 @@ impl<P> Line<P> {
     pub fn try_enter(
         &self,
         tenant: &TenantId,
-        is_bounded: bool,
+        bound: Bound,
         free: impl FnOnce() -> Option<P>,
     ) -> Option<Granted<P>> {
         let mut state = self.inner.lock();
         let has = state.tenants.get(tenant).map_or(0, |tenant| tenant.has);
-        if is_bounded && has >= (self.most)(state.given - has) || state.next(&self.most).is_some() {
+        if bound == Bound::Share && has >= (self.most)(state.given - has) || state.next(&self.most).is_some()
+        {
             return None;
         }
         let permit = free()?;
@@ -286,7 +296,7 @@ mod tests {
             let name = tenant(name);
             let task = tokio::spawn(async move {
                 let permit = || async { Arc::clone(&free).acquire_owned().await.expect("never closed") };
-                line.enter(&name, true, permit).await
+                line.enter(&name, Bound::Share, permit).await
             });
             // Both clocks stand still, so that this is when every task waits.
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -295,12 +305,12 @@ mod tests {
 
         fn at_once(&self, name: &str) -> Option<Granted<OwnedSemaphorePermit>> {
             let free = || Arc::clone(&self.free).try_acquire_owned().ok();
-            self.line.try_enter(&tenant(name), true, free)
+            self.line.try_enter(&tenant(name), Bound::Share, free)
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_comes_free_goes_to_the_tenant_that_has_the_fewest() {
+    async fn a_free_place_goes_to_the_tenant_with_the_fewest_calls() {
         let ground = Ground::new(2, 9);
         let first = ground.enter("flood").await.await.expect("free");
         let _second = ground.enter("flood").await.await.expect("free");
@@ -332,7 +342,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_leaves_the_line_takes_nothing_along() {
+    async fn a_call_that_leaves_the_line_keeps_no_place() {
         let ground = Ground::new(1, 9);
         let only = ground.enter("a").await.await.expect("free");
         let (left, stays) = (ground.enter("b").await, ground.enter("c").await);
@@ -349,7 +359,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_passes_those_who_wait() {
+    async fn a_newcomer_does_not_pass_waiting_calls() {
         let ground = Ground::new(2, 1);
         let has = ground.at_once("a").expect("free");
         assert!(ground.at_once("a").is_none(), "it has as many as it may");

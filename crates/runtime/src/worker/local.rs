@@ -119,7 +119,8 @@ impl LocalCaller {
         };
         match self.executor.next(command, turn, &mut progress).await {
             Next::Answer(answer) => self.answered(command, answer, progress.calls),
-            Next::GiveBack(_, reason) => {
+            Next::GiveBack(delay, reason) => {
+                progress.held = self.executor.held_back(delay, reason);
                 let name = (command.tenant_id.clone(), command.command_id);
                 self.executor.count_given_back(&name, reason);
                 Attempted::Elsewhere(progress)

@@ -50,7 +50,7 @@ impl Mask {
         Self::of(REDACTED_BYTES_MIN, values.iter().map(String::as_str))
     }
 
-    /// What came of a call, without any of the values.
+    /// The outcome of a call, without any of the values.
     #[must_use]
     pub fn scrub(&self, outcome: CallOutcome) -> CallOutcome {
         match outcome {

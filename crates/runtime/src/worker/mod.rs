@@ -1,7 +1,7 @@
 //! Effect workers: they take commands from shared queues, call upstreams, and record one result per command.
 //!
 //! Order of steps for a command: gate (was it answered already?), deadline, room (concurrency, breaker, rate), one
-//! attempt, result, marker, acknowledgement. A command that has to wait goes back to the queue, with a note of
+//! attempt, result, acknowledgement. A command that has to wait goes back to the queue, with a note of
 //! what was done (`progress`), so that it holds no place and any worker may go on with it. Stateless: the result subject is
 //! the truth, so any worker can take over from any other.
 //!

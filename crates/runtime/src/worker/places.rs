@@ -301,7 +301,7 @@ mod tests {
         let later = now + OTHERS_FOR;
         assert!(
             tenants.enter(&acme, later).is_some(),
-            "nobody else has asked for long"
+            "no other tenant has asked for long"
         );
     }
 
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn an_effect_with_one_place_gives_it_to_whoever_asks() {
+    fn an_effect_with_one_place_gives_it_to_any_tenant() {
         let tenants = Tenants::new(EffectLimits::default(), 1);
         let now = Duration::from_secs(9);
         for name in ["acme", "globex", "acme"] {

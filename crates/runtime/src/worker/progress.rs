@@ -8,7 +8,7 @@ use crate::kernel::ids::{CommandId, EffectName, TenantId};
 use crate::kernel::subject::Subject;
 use crate::ports::broker::{Broker, BrokerError, Expect, Message, Publication, PublishError};
 
-/// How long a worker tries to leave word. Without it the next worker assumes the worst, which is safe.
+/// How long a worker tries to record its intent. Without it the next worker assumes the worst, which is safe.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 fn subject(tenant: &TenantId, effect: &EffectName, command: CommandId) -> String {
@@ -55,7 +55,7 @@ pub async fn stored(
     Ok(stored.and_then(|stored| serde_json::from_slice(&stored.payload).ok()))
 }
 
-/// What became of a word that was left.
+/// The outcome of a word that was left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Written {
     Stands,
@@ -65,14 +65,23 @@ pub enum Written {
     Preceded,
 }
 
-/// Leaves word. `first`: only where there is none.
+/// Which version of the word about a command is left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Version {
+    /// The first: only where there is none.
+    First,
+    /// The newest, whatever there is.
+    Newest,
+}
+
+/// Leaves word about the command.
 pub async fn write(
     broker: &dyn Broker,
     stream: &str,
     effect: &EffectName,
     (tenant, command): &(TenantId, CommandId),
     progress: &EffectProgress,
-    first: bool,
+    version: Version,
 ) -> Written {
     let subject = subject(tenant, effect, *command);
     let payload = serde_json::to_vec(progress).expect("plain data");
@@ -81,10 +90,9 @@ pub async fn write(
         subject,
         headers: Vec::new(),
         payload: payload.into(),
-        expect: if first {
-            Expect::FirstOnSubject
-        } else {
-            Expect::Nothing
+        expect: match version {
+            Version::First => Expect::FirstOnSubject,
+            Version::Newest => Expect::Nothing,
         },
     };
     match tokio::time::timeout(PATIENCE, broker.publish(publication)).await {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::certainty::SideEffects;
 use super::running::{WorkerError, WorkerSpec};
 use crate::kernel::breaker::CallEnd;
 use crate::kernel::envelope::EffectCommand;
@@ -17,8 +18,8 @@ use crate::kernel::json::Json;
 pub trait Provider: Send + Sync + 'static {
     async fn call(&self, call: &CallContext<'_>) -> CallOutcome;
 
-    /// Whether a call changes nothing, so that one without an answer is explained.
-    fn is_safe(&self) -> bool;
+    /// Whether a call may change something: one without side effects is explained although no answer comes.
+    fn side_effects(&self) -> SideEffects;
 
     /// What is called, `host:port`; `None` where nothing is.
     fn upstream(&self) -> Option<String>;
@@ -84,7 +85,7 @@ pub enum Certainty {
     Refused,
     /// This attempt did nothing; about earlier ones it says nothing.
     NotDone,
-    /// It was sent, and what became of it is not known.
+    /// It was sent, and its outcome is not known.
     Unknown,
 }
 

@@ -318,7 +318,7 @@ pub async fn record(broker: &dyn Broker, stuck: &Stuck, publication: Publication
     }
 }
 
-/// Whether what stands on the subject of `late` says only that nobody knows the outcome. Waits as long as the broker is
+/// Whether what stands on the subject of `late` says only that the outcome is unknown. Waits as long as the broker is
 /// away.
 pub async fn completes(broker: &dyn Broker, late: &Publication) -> bool {
     let mut delay = RETRY_FIRST;

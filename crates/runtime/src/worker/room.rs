@@ -1,4 +1,4 @@
-//! Room in progress: how many commands of an executor are served at the same time, who gets room next, and what becomes of those
+//! Room in progress: how many commands of an executor are served at the same time, who gets room next, and what happens to those
 //! for whom there is none.
 
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::attempt::{Reason, Turn};
 use super::executor::{Disposition, Executor, answer_for};
 use super::held::HeldCommand;
-use super::line::Granted;
-use super::progress;
+use super::line::{Bound, Granted};
+use super::progress::{self, Version};
 use crate::kernel::envelope::{EffectCommand, EffectProgress};
 use crate::kernel::ids::{TenantId, TimeMs};
 
@@ -28,13 +28,13 @@ pub type Permit = Box<Granted<OwnedSemaphorePermit>>;
 pub struct Brought {
     /// When the consumer was made.
     pub created: TimeMs,
-    /// It brings the commands of one tenant. That tenant alone waits where it has its part of the room.
-    pub by_tenant: bool,
+    /// [`Bound::Share`] where it brings the commands of one tenant: that tenant alone waits where it has its part of the room.
+    pub bound: Bound,
 }
 
 impl Executor {
     /// Waits for room in progress. `None`: the drain began.
-    pub(super) async fn in_line(&self, tenant: &TenantId, by_tenant: bool) -> Option<Permit> {
+    pub(super) async fn in_line(&self, tenant: &TenantId, bound: Bound) -> Option<Permit> {
         self.tenants.note(tenant, self.clock.monotonic());
         let room = async || {
             let room = Arc::clone(&self.permits).acquire_owned().await;
@@ -43,15 +43,15 @@ impl Executor {
         tokio::select! {
             biased;
             () = self.draining.cancelled() => None,
-            room = self.line.enter(tenant, by_tenant, room) => Some(Box::new(room)),
+            room = self.line.enter(tenant, bound, room) => Some(Box::new(room)),
         }
     }
 
     /// Room in progress, if there is some that nobody waits for.
-    pub fn permit(&self, tenant: &TenantId, by_tenant: bool) -> Option<Permit> {
+    pub fn permit(&self, tenant: &TenantId, bound: Bound) -> Option<Permit> {
         self.tenants.note(tenant, self.clock.monotonic());
         self.line
-            .try_enter(tenant, by_tenant, || {
+            .try_enter(tenant, bound, || {
                 Arc::clone(&self.permits).try_acquire_owned().ok()
             })
             .map(Box::new)
@@ -90,7 +90,8 @@ impl Executor {
                 match read.await {
                     Ok(mut progress) if !delivery.is_lost() => {
                         progress.delivered = delivery.delivered();
-                        progress::write(&*self.broker, stream, effect, &name, &progress, false).await;
+                        progress::write(&*self.broker, stream, effect, &name, &progress, Version::Newest)
+                            .await;
                     }
                     // Without word the next worker assumes that a call may have happened.
                     Ok(_) | Err(_) => {}

@@ -239,7 +239,7 @@ fn upstream(definition: &EffectDefinition, provider: &dyn Provider) -> Option<Ar
     })
 }
 
-/// Begins to take commands, and to hear which of them are taken back.
+/// Begins to take commands, and to hear which of them are cancelled.
 fn follow(
     spec: &WorkerSpec,
     executors: &[Arc<Executor>],

@@ -61,7 +61,7 @@ impl Known {
         &self.object
     }
 
-    /// What came of a call, without any secret.
+    /// The outcome of a call, without any secret.
     #[must_use]
     pub fn scrub(&self, outcome: CallOutcome) -> CallOutcome {
         self.mask.scrub(outcome)
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_upstream_repeats_is_masked_in_every_spelling() {
+    fn a_secret_in_an_upstreams_answer_is_masked_in_every_spelling() {
         let known = known(&[
             ("a", "s3cret-token"),
             ("b", "s3cret-token-2"),

@@ -21,9 +21,9 @@ pub struct Settings {
     pub unacknowledged_max: usize,
     /// Recently answered commands that are remembered in memory. Default 65,536.
     pub answered_max: u64,
-    /// Commands that were taken back lately and are remembered in memory. Default 65,536.
+    /// Recent cancellations of commands that are kept in memory. Default 65,536.
     pub cancellations_max: u64,
-    /// How long the first commands wait until all is read that takes commands back; after that each is looked up by
+    /// How long the first commands wait until all cancellations are read; after that each is looked up by
     /// itself before its call, until all is read. Default 2s.
     pub cancellations_wait: Millis,
     /// Commands older than this are looked up among the results before they are executed. Default 60s.

@@ -16,6 +16,7 @@ use super::cancellations::Cancellations;
 use super::consumers::Consumer;
 use super::executor::Executor;
 use super::held::HeldCommands;
+use super::line::Bound;
 use super::local::Executors;
 use super::room::Brought;
 use super::running::{WorkerSpec, finish, report};
@@ -236,9 +237,12 @@ impl Source {
             };
             let brought = Brought {
                 created,
-                by_tenant: self.consumer.tenant.is_some(),
+                bound: match self.consumer.tenant {
+                    Some(_) => Bound::Share,
+                    None => Bound::Free,
+                },
             };
-            let permit = executor.permit(&delivery.name().0, brought.by_tenant);
+            let permit = executor.permit(&delivery.name().0, brought.bound);
             if permit.is_none() && !self.consumer.push && self.executors.len() > 1 {
                 // Others behind it, of effects that have room, must not wait.
                 running.spawn(executor.give_back_busy(delivery));

@@ -283,7 +283,7 @@ async fn a_connection_whose_answer_is_not_read_is_not_used() {
 }
 
 #[tokio::test]
-async fn what_the_server_has_closed_is_replaced_and_the_request_sent_once() {
+async fn a_connection_closed_by_the_server_is_replaced_and_the_request_sent_once() {
     let server = Server::start(ANSWER, 1);
     let pool = server.pool();
     for n in 0..100 {
@@ -317,7 +317,7 @@ async fn an_answer_is_an_answer_before_the_request_has_gone() {
 
 /// A success may be told before the request has gone: the server still needs all of it.
 #[tokio::test]
-async fn what_is_left_of_a_request_is_sent_while_the_answer_is_read() {
+async fn the_rest_of_a_request_is_sent_while_the_answer_is_read() {
     const BODY: usize = 64 * 1024 * 1024;
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let (_tell, seen) = channel();
@@ -391,7 +391,7 @@ async fn a_connection_ends_before_the_time_that_its_server_announces() {
 }
 
 #[tokio::test]
-async fn what_the_server_announces_counts_instead_of_the_default() {
+async fn an_announced_keep_alive_replaces_the_default() {
     for (announced, kept) in [("timeout=1", 0), ("timeout=5", 4), ("max=7, Timeout=\"11\"", 10)] {
         let answer = format!("HTTP/1.1 200 OK\r\nkeep-alive: {announced}\r\ncontent-length: 2\r\n\r\n{{}}");
         let server = Server::start(answer.leak(), 1);
@@ -442,7 +442,7 @@ async fn those_that_were_used_last_are_kept() {
     assert_eq!(idle(&pool), 0);
 }
 
-/// What becomes of a call that is answered like this, by a server that closes then.
+/// What happens to a call that is answered like this, by a server that closes then.
 async fn failed(answer: &'static str) -> Unanswered {
     let server = Server::start(answer, 1);
     let pool = server.pool();
@@ -534,7 +534,7 @@ async fn a_server_that_only_says_that_it_works_does_not_hold_up_others() {
 
 /// As some servers do when a connection has been idle for too long.
 #[tokio::test]
-async fn what_comes_without_a_request_is_no_answer_to_the_next() {
+async fn bytes_received_without_a_request_do_not_answer_the_next_one() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let (tell, seen) = channel();
     let server = Server::at(&listener, seen);
@@ -629,7 +629,7 @@ async fn a_connection_that_ends_before_the_first_byte_has_gone_was_not_asked() {
 }
 
 #[tokio::test]
-async fn an_end_without_an_answer_is_a_riddle_and_no_connection_is_none() {
+async fn a_connection_lost_after_sending_is_unknown_and_a_failed_connect_is_not() {
     let server = Server::start("", 1);
     let error = server
         .pool()

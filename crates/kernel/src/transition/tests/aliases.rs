@@ -185,7 +185,7 @@ fn a_step_that_fails_registers_nothing() {
 }
 
 #[test]
-fn what_fails_or_is_cancelled_gives_its_aliases_up_once() {
+fn a_failed_or_cancelled_instance_releases_its_aliases_once() {
     let mut world = labelled("");
     let cancel = Control::Cancel {
         reason: String::new(),
@@ -370,7 +370,7 @@ fn an_alias_that_refuses_the_instance_is_known_as_refused_until_it_takes_it() {
 }
 
 #[test]
-fn what_an_alias_answers_another_generation_or_for_another_value_changes_nothing() {
+fn an_alias_answer_for_another_generation_or_value_changes_nothing() {
     let nobody = Outcome::Ignored(IgnoreReason::NoInstance);
     let mut world = World::new(loaded_as(PARCEL));
     assert_eq!(world.control("r-0", answered("T-1", 1, true)), nobody);

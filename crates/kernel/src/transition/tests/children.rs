@@ -12,7 +12,7 @@ use crate::children::{
     CHILD_CANCELLED, CHILD_DEPTH_MAX, CHILD_EXISTS, CHILD_FAILED, CHILD_GONE, CHILD_REFUSED, ParentRef,
     SagaMessage,
 };
-use crate::input::{CancelMode, Control, InputBody, Origin, WorkOutcome};
+use crate::input::{CancelMode, Control, InputBody, OnConflict, Origin, WorkOutcome};
 use crate::ledger::LedgerStatus;
 use crate::patch::{IgnoreReason, Outcome, Patch};
 use crate::record::{Phase, Record, StepStatus};
@@ -81,6 +81,7 @@ pub(super) fn control(item: &WorkItem) -> Control {
         } => Control::Start {
             input: input.clone(),
             parent: Some(parent(*depth, *undoable)),
+            on_conflict: OnConflict::Fail,
         },
         SagaMessage::CancelChild { undo, known } => Control::CancelChild {
             parent: parent(0, false),
@@ -268,7 +269,7 @@ fn a_child_that_nobody_may_undo_forgets_its_ledger() {
 }
 
 #[test]
-fn what_has_ended_tells_its_outcome_again_and_starts_for_nobody_else() {
+fn an_ended_child_repeats_its_outcome_and_refuses_another_parent() {
     let (parent, mut child) = (parent(), child());
     ask(&parent, &mut child, PAY);
     child.succeed("steps.charge", &json!({}));
@@ -352,6 +353,7 @@ fn no_saga_starts_itself_nor_too_deep() {
         let start = Control::Start {
             input: bytes::Bytes::from_static(b"{}"),
             parent: Some(asks),
+            on_conflict: OnConflict::Fail,
         };
         world.control("s", start);
         world
@@ -453,7 +455,7 @@ fn a_child_that_is_stuck_says_so_and_an_attempt_to_undo_it_lets_it_try_again() {
 }
 
 #[test]
-fn who_cancels_the_parent_may_let_the_child_run() {
+fn cancelling_the_parent_may_let_the_child_run() {
     for (mode, undone) in [(CancelMode::Drain, true), (CancelMode::Abandon, false)] {
         let (mut parent, mut child) = (parent(), child());
         ask(&parent, &mut child, PAY);

@@ -99,7 +99,7 @@ fn where_no_alternative_holds_the_choice_is_skipped_as_a_whole() {
 }
 
 #[test]
-fn what_an_alternative_did_is_undone_with_the_rest() {
+fn the_work_of_an_alternative_is_undone_with_the_rest() {
     let mut world = placed(50);
     world.succeed("steps.reserve", &json!({}));
     world.succeed("steps.charge", &json!({}));
@@ -133,7 +133,7 @@ fn a_condition_of_an_alternative_that_fails_names_its_place() {
 
 proptest! {
     #[test]
-    fn whatever_is_chosen_the_saga_ends_and_leaves_nothing_running(
+    fn a_saga_with_a_choice_ends_and_leaves_nothing_running_under_random_inputs(
         total in -10..3_000_i64,
         turns in proptest::collection::vec((0..4_usize, 0..5_u8), 0..12),
     ) {

@@ -120,7 +120,7 @@ fn an_entry_that_is_stuck_after_the_end_keeps_the_record_until_an_operator_acts(
 }
 
 #[test]
-fn what_lies_behind_a_stuck_entry_waits_whatever_comes_in() {
+fn entries_before_a_stuck_compensation_wait_even_when_inputs_arrive() {
     let mut world = charged();
     world.event("Order.CancelRequested", &json!({}));
     for _ in 0..3 {
@@ -194,6 +194,7 @@ pub(super) fn decide(verdict: Verdict, step: Option<&str>) -> Control {
         by: "ada".to_owned(),
         reason: "by phone".to_owned(),
         found: None,
+        result: None,
     })
 }
 
@@ -336,7 +337,7 @@ fn an_operator_decides_about_each_step_that_is_stuck_and_the_history_tells_who_a
 }
 
 #[test]
-fn a_step_of_which_nobody_knows_is_undone_passed_over_or_asked_about() {
+fn a_step_of_unknown_outcome_is_undone_skipped_or_asked_about() {
     let unknown = |options: &str| {
         let mut world = trip(options, "");
         world.succeed("steps.hotel", &json!({}));
@@ -496,7 +497,7 @@ fn a_cancel_that_abandons_leaves_everything_done() {
 }
 
 #[test]
-fn what_nobody_waits_for_is_taken_back_once_unless_it_may_come_to_its_end() {
+fn an_unneeded_command_is_cancelled_once_unless_it_may_finish() {
     let cancellations = |world: &World| -> Vec<(String, CommandId)> {
         let recall = |item: &WorkItem| match &item.kind {
             WorkKind::Cancel { effect, command } => Some((effect.to_string(), *command)),

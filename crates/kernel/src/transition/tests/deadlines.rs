@@ -113,7 +113,7 @@ fn a_pause_that_outlasts_the_deadline_is_not_waited_for() {
 }
 
 #[test]
-fn what_nobody_knows_of_the_attempts_is_undone_once() {
+fn attempts_of_unknown_outcome_are_undone_once_after_the_deadline() {
     let mut world = placed(CHARGE);
     world.time_out("steps.charge");
     world.advance(3 * MINUTE_MS);
@@ -231,7 +231,7 @@ steps:
 }
 
 #[test]
-fn a_step_that_begins_anew_has_its_time_anew() {
+fn a_step_that_begins_again_has_its_full_time_again() {
     let mut world = placed(
         "
 steps:

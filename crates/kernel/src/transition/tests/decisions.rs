@@ -222,7 +222,7 @@ fn the_first_answer_whose_condition_holds_is_taken_and_then_those_to_any_class()
 }
 
 #[test]
-fn what_has_a_condition_that_does_not_hold_is_not_emitted() {
+fn an_emission_whose_condition_is_false_is_not_sent() {
     let body = r#"
 state: {init: {total: 0}}
 handlers:
@@ -318,4 +318,20 @@ fn an_item_of_a_loop_may_end_the_instance_while_others_run() {
         assert_eq!(world.phase(), phase, "{end}");
         assert!(world.ended.is_some());
     }
+}
+
+#[test]
+fn steps_that_can_start_together_start_in_the_order_of_the_file() {
+    let play = |first: &str, second: &str| {
+        let mut world = World::new(loaded(&format!(
+            "state: {{init: {{n: 1}}}}\nsteps:\n  {first}\n  {second}\n"
+        )));
+        world.event("Order.Placed", &json!({"id": "o-1"}));
+        world.data()["n"].as_i64().expect("a number")
+    };
+    let (add, double) = (
+        "add: {set: {n: \"${state.n + 1}\"}}",
+        "double: {set: {n: \"${state.n * 2}\"}}",
+    );
+    assert_eq!((play(add, double), play(double, add)), (4, 3));
 }

@@ -97,7 +97,7 @@ fn an_open_attempt_under_another_key_is_undone_should_it_succeed() {
 }
 
 #[test]
-fn what_was_undone_for_want_of_knowledge_is_undone_once_more_under_another_key() {
+fn a_success_after_its_compensation_is_undone_again_under_another_key() {
     for ended in [false, true] {
         let mut world = paying("finally: {failed: [{effect: tell, name: tell}]}");
         let first = newest(&world);
@@ -151,7 +151,7 @@ fn a_success_that_comes_while_it_is_being_undone_is_undone_once_more() {
 }
 
 #[test]
-fn what_nobody_may_undo_stays_done_and_what_is_not_undone_yet_is_only_known_now() {
+fn a_late_success_that_may_not_be_undone_stays_and_one_before_its_compensation_is_only_recorded() {
     let unknown = |options: &str| {
         let body = format!(
             "steps:\n  pay: {{effect: charge, compensate: {{effect: refund, {options}}}}}\nstate: {{init: {{}}}}\n"
@@ -224,7 +224,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_succeeds_late_is_done_or_undone_behind_that(
+    fn late_successes_are_kept_or_undone_afterwards_under_random_inputs(
         happenings in proptest::collection::vec((happenings(2, 6), any::<bool>(), 0..8_usize), 0..12),
         of_trip in any::<bool>(),
     ) {

@@ -78,7 +78,7 @@ fn where_the_condition_does_not_hold_the_other_way_is_taken() {
 }
 
 #[test]
-fn what_is_undone_on_the_way_is_undone_before_the_end() {
+fn compensations_in_progress_end_before_the_instance_ends() {
     let mut world = settling();
     world.succeed("steps.reserve", &json!({}));
     world.succeed("steps.pack", &json!({}));

@@ -65,7 +65,7 @@ fn in_a_loop_what_came_in_an_earlier_turn_does_not_end_the_wait_of_a_later_one()
 }
 
 #[test]
-fn what_is_kept_for_any_turn_ends_the_wait_of_the_next_one() {
+fn an_event_kept_for_any_turn_ends_the_wait_of_the_next_turn() {
     let mut world = asking(", early: keep");
     answer(&mut world, 1);
     answer(&mut world, 2);
@@ -75,7 +75,7 @@ fn what_is_kept_for_any_turn_ends_the_wait_of_the_next_one() {
 }
 
 #[test]
-fn what_is_to_be_ignored_while_nobody_waits_is_told_in_the_history() {
+fn an_event_ignored_for_want_of_a_wait_is_in_the_history() {
     let mut world = asking(", early: ignore");
     assert_eq!(answer(&mut world, 1), Outcome::Ignored(IgnoreReason::Early));
     assert!(world.last().buffer.is_empty());
@@ -163,7 +163,7 @@ steps:
 }
 
 #[test]
-fn what_another_step_keeps_outlives_the_turn() {
+fn an_early_event_for_a_step_outside_the_loop_outlives_the_turn() {
     let mut world = begun(
         r#"
 state: {init: {turns: 0}}
@@ -211,7 +211,7 @@ steps:
 }
 
 #[test]
-fn what_nobody_took_in_the_last_turn_takes_no_room_behind_the_loop() {
+fn events_left_over_by_the_last_turn_take_no_room_after_the_loop() {
     let mut world = begun(
         r#"
 buffer: 1
@@ -236,7 +236,7 @@ steps:
 }
 
 #[test]
-fn what_is_kept_in_a_loop_is_kept_from_the_end_of_one_wait_to_the_next() {
+fn an_event_between_two_waits_of_a_loop_is_kept_for_the_next() {
     let mut world = begun(
         r#"
 state: {init: {got: []}}

@@ -151,7 +151,7 @@ fn fail_if_fails_a_step_that_happened_and_is_undone() {
 }
 
 #[test]
-fn going_back_undoes_what_is_told_and_begins_anew_with_new_keys() {
+fn going_back_undoes_the_named_steps_and_begins_again_with_new_keys() {
     let mut world = reserved();
     let first = world.newest(RESERVE).clone();
     world.fail(CHARGE, "out_of_stock");
@@ -172,7 +172,7 @@ fn going_back_undoes_what_is_told_and_begins_anew_with_new_keys() {
 }
 
 #[test]
-fn what_was_done_in_every_iteration_is_undone_when_the_saga_fails() {
+fn the_work_of_every_iteration_is_undone_when_the_saga_fails() {
     let mut world = reserved();
     world.fail(CHARGE, "out_of_stock");
     world.succeed(RELEASE, &json!({}));
@@ -215,7 +215,7 @@ fn a_step_does_not_go_back_for_ever() {
 #[test]
 fn a_success_that_comes_after_going_back_is_undone_while_the_saga_goes_on() {
     let mut definition = answering();
-    // Beside charge, so that it still runs when charge goes back.
+    // InboxStatus charge, so that it still runs when charge goes back.
     let mut pack = undoable("pack", &[0]);
     pack.needs = vec![0];
     definition.steps.push(pack);

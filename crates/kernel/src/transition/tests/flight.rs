@@ -58,7 +58,7 @@ fn the_end_waits_for_what_would_be_undone_and_for_nothing_else() {
 
 /// The child cannot undo what it did, and neither has its parent then.
 #[test]
-fn a_child_that_was_taken_back_and_is_stuck_leaves_its_parent_to_an_operator() {
+fn a_cancelled_child_that_is_stuck_leaves_its_parent_to_an_operator() {
     let (mut parent, mut child) = (parent(), child());
     ask(&parent, &mut child, PAY);
     parent.control("stop", cancel(CancelMode::Compensate));
@@ -88,7 +88,7 @@ fn a_child_that_was_taken_back_and_is_stuck_leaves_its_parent_to_an_operator() {
 }
 
 #[test]
-fn a_child_that_fails_its_step_stuck_is_taken_back_once_more_by_an_instance_that_fails() {
+fn a_stuck_child_is_cancelled_again_when_its_parent_fails() {
     let mut parent = parent();
     let class = crate::children::CHILD_STUCK;
     parent.resolve(PAY, WorkOutcome::failed(class, "refused"));

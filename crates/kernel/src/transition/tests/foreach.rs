@@ -212,7 +212,7 @@ fn items_may_come_in_chunks() {
 }
 
 #[test]
-fn what_is_no_list_is_a_dead_letter_that_names_its_place() {
+fn a_foreach_over_something_else_than_a_list_is_a_dead_letter_with_its_place() {
     let mut world = World::of(Arc::new(loaded(&saga(LINES))));
     let input = world.event_input("Order.Placed", &json!({"items": 3}));
     let rejection = world.give(&input).expect_err("no list");
@@ -294,7 +294,7 @@ fn an_item_whose_step_fails_takes_its_timers_and_work_with_it() {
 
 /// Otherwise an instance that completes would keep it.
 #[test]
-fn what_an_item_did_that_the_loop_goes_on_without_is_undone() {
+fn the_work_of_an_item_that_the_loop_tolerates_is_undone() {
     for policy in ["on_item_error: continue", "on_item_error: collect", "tolerate: 1"] {
         for on_late in ["compensate", "accept"] {
             let body = format!(
@@ -432,7 +432,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_happens_items_end_and_the_same_history_gives_the_same_bytes(
+    fn items_end_and_the_same_history_gives_the_same_bytes_under_random_inputs(
         policy in prop_oneof![Just("fail"), Just("continue"), Just("collect")],
         count in 0..6_usize,
         turns in proptest::collection::vec((0..6_usize, 0..9_u8), 0..50),

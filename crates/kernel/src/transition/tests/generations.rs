@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::build::{loaded, loaded_as};
 use super::world::World;
 use crate::children::{CHILD_EXISTS, ParentRef, SagaMessage};
-use crate::input::{Control, WorkOutcome};
+use crate::input::{Control, OnConflict, WorkOutcome};
 use crate::patch::{IgnoreReason, Outcome};
 use crate::record::Phase;
 use crate::transition::START_RUNNING;
@@ -50,6 +50,7 @@ fn request() -> Control {
     Control::Start {
         input: Bytes::from_static(b"{}"),
         parent: None,
+        on_conflict: OnConflict::Fail,
     }
 }
 
@@ -289,6 +290,7 @@ fn asked_by(key: &str, command: u128) -> Control {
     Control::Start {
         input: Bytes::from_static(b"{}"),
         parent: Some(parent),
+        on_conflict: OnConflict::Fail,
     }
 }
 
@@ -310,7 +312,7 @@ fn told(world: &World) -> Vec<Value> {
 }
 
 #[test]
-fn a_parent_that_asks_again_is_told_again_and_another_one_begins_anew() {
+fn a_parent_that_asks_again_is_told_again_and_another_one_begins_a_new_generation() {
     let mut world = renting("reuse: always\n");
     world.control("c-1", asked_by("t-1", 1));
     complete(&mut world);

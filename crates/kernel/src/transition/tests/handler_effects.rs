@@ -84,7 +84,7 @@ fn work_that_comes_when_all_before_is_over_has_other_keys() {
 }
 
 #[test]
-fn what_is_not_wanted_is_left_out_beside_what_is_under_way() {
+fn an_item_whose_condition_is_false_is_skipped_beside_items_in_progress() {
     let mut world = begun();
     ask(&mut world, 1);
     ask(&mut world, 100);

@@ -40,7 +40,7 @@ fn waiting() -> World {
     world
 }
 
-/// A sign of life of the newest work of the step.
+/// A heartbeat of the newest work of the step.
 pub(super) fn beat(world: &World) -> Control {
     let work = world.newest("steps.render").idempotency_key.clone();
     Control::Heartbeat { work }
@@ -74,7 +74,7 @@ fn signs_of_life_keep_a_step_waiting_and_take_no_place_among_what_is_remembered(
 }
 
 #[test]
-fn after_silence_the_work_is_done_anew_and_the_old_token_is_worth_nothing() {
+fn after_silence_the_work_is_done_again_and_the_old_token_is_invalid() {
     let mut world = waiting();
     let first = world.newest("steps.render").clone();
     world.advance(30 * SECOND_MS - 1);
@@ -132,7 +132,7 @@ fn silence_after_the_last_attempt_fails_the_step() {
 }
 
 #[test]
-fn a_sign_of_life_that_helps_nobody_is_ignored() {
+fn a_heartbeat_without_a_waiting_step_is_ignored() {
     let mut world = waiting();
     let other = Control::Heartbeat { work: "0".repeat(32) };
     assert_eq!(world.control("b-0", other), Outcome::Ignored(IgnoreReason::Stale));

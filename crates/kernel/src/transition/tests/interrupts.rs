@@ -83,7 +83,7 @@ fn the_step_of_each_item_is_interrupted() {
 }
 
 #[test]
-fn goto_after_an_interrupt_begins_the_step_anew_and_the_timer_along_with_it() {
+fn goto_after_an_interrupt_begins_the_step_and_its_timer_again() {
     let body = r"
 state: {init: {tries: 0}}
 timers:
@@ -118,7 +118,7 @@ steps:
 
 /// What failed attempts may have left behind stands on the ledger once, whoever ends the step.
 #[test]
-fn what_attempts_left_behind_is_undone_once_when_the_step_is_given_up() {
+fn attempts_of_unknown_outcome_are_undone_once_when_the_step_is_given_up() {
     let steps = |more: &str| {
         format!(
             "  paid: {{effect: pay, with: {{n: 1}}, retry: {{attempts: 3, backoff: {{initial: 1m}}}}, compensate: {{effect: refund, with: {{n: \"${{input.n}}\"}}, on_failed: compensate}}{more}}}\n"

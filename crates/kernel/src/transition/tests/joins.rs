@@ -1,4 +1,4 @@
-//! Joins: how many needs suffice, what fails without harm, what becomes of stragglers.
+//! Joins: how many needs suffice, what fails without harm, what happens to stragglers.
 
 use std::sync::Arc;
 
@@ -100,7 +100,7 @@ fn a_need_that_says_what_its_failure_means_still_fails_the_instance() {
 }
 
 #[test]
-fn what_all_need_may_not_fail() {
+fn a_failed_need_of_a_join_of_all_fails_the_instance() {
     let mut world = placed("join: all", true);
     world.fail("steps.one", "declined");
     assert_ne!(world.phase(), Phase::Running);
@@ -159,7 +159,7 @@ fn stragglers_that_are_cancelled_are_undone_when_they_succeed_late() {
 }
 
 #[test]
-fn what_else_needs_a_straggler_that_was_cancelled_is_out_of_reach() {
+fn a_step_that_needs_a_cancelled_straggler_is_unreachable() {
     let mut world = world(
         loaded(
             r"
@@ -295,7 +295,7 @@ steps:
 
 /// What they may have done is wanted no more, whether it is known or not.
 #[test]
-fn what_stragglers_have_done_or_may_have_is_undone_though_the_instance_completes() {
+fn work_of_stragglers_is_undone_although_the_instance_completes() {
     let raced = |more: &str| {
         let mut world = World::new(loaded(&format!(
             r"
@@ -436,7 +436,7 @@ steps:
 
 /// Who was first in one turn of a loop may be too late in the next one: what it did in the first stays.
 #[test]
-fn what_a_step_did_in_an_earlier_turn_is_not_given_back_with_a_later_one() {
+fn work_of_an_earlier_turn_stays_when_the_step_is_a_straggler_in_a_later_one() {
     for is_late in [true, false] {
         let mut world = world(
             loaded(

@@ -45,7 +45,7 @@ finally: {failed: {name: tell, effect: tell, with: {ref: "${steps.pay.result.id}
 }
 
 #[test]
-fn a_step_that_went_on_without_a_result_or_begins_anew_has_none() {
+fn a_step_that_went_on_without_a_result_or_begins_again_has_none() {
     let mut world = placed(
         r#"
 steps:

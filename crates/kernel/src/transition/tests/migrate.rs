@@ -61,7 +61,7 @@ fn under_way(first: &Arc<Definition>) -> World {
 }
 
 #[test]
-fn what_an_instance_has_goes_over_by_name_and_the_rest_of_the_new_version_begins() {
+fn steps_migrate_by_name_and_new_steps_of_the_version_begin() {
     let second = version(&format!("{SECOND}{MAPPING}"));
     let mut world = under_way(&version(FIRST));
     let due = world.timers.first().expect("set").due;
@@ -374,7 +374,7 @@ fn undoing_leads_each_instance_back_to_where_it_came_from_and_repeats_nothing() 
 }
 
 #[test]
-fn what_the_new_version_did_meanwhile_stands_in_the_way_back_until_undo_says_what_becomes_of_it() {
+fn work_of_the_new_version_blocks_the_way_back_unless_undo_covers_it() {
     let (first, second) = (version(FIRST), version(&format!("{SECOND}{UNDO}")));
     let mut world = under_way(&first);
     world.migrate(&second).expect("goes over");
@@ -407,7 +407,7 @@ fn expectant(first: &Arc<Definition>) -> World {
 }
 
 #[test]
-fn what_came_early_goes_over_if_somebody_will_wait_for_it() {
+fn an_early_event_migrates_if_the_new_version_waits_for_it() {
     let mut world = expectant(&version(WAITING));
     let slower = WAITING.replace("timeout: 1h", "timeout: 2h");
     world.migrate(&version(&slower)).expect("goes over");
@@ -419,7 +419,7 @@ fn what_came_early_goes_over_if_somebody_will_wait_for_it() {
 }
 
 #[test]
-fn what_came_early_and_nobody_will_wait_for_is_refused_or_dropped_by_name() {
+fn an_early_event_without_a_wait_in_the_new_version_refuses_the_migration_or_is_dropped_by_name() {
     let mut world = expectant(&version(WAITING));
     let cut = WAITING
         .replace(
@@ -478,7 +478,7 @@ fn deferred_events_that_the_new_version_has_no_use_for_are_refused_or_dropped_by
 }
 
 #[test]
-fn what_cannot_be_undone_any_more_is_refused_or_stays_done_by_name() {
+fn work_that_the_new_version_cannot_undo_refuses_the_migration_or_stays_done_by_name() {
     let first = version(FIRST);
     let kept = FIRST.replace(
         ", compensate: {effect: hotel-cancel, on_unknown: ignore, with: {id: \"${result.id}\"}}",
@@ -557,7 +557,7 @@ fn both_schemas_are_held_against_the_way_between_them() {
 }
 
 #[test]
-fn what_is_tried_again_under_another_name_is_the_same_work_to_who_dedupes() {
+fn a_retry_after_a_rename_keeps_its_idempotency_key() {
     let second = version(&format!("{SECOND}{MAPPING}"));
     let mut world = under_way(&version(FIRST));
     let before = world.newest("steps.flight").clone();

@@ -16,7 +16,7 @@ use crate::record::Phase;
 use crate::work::WorkKind;
 
 #[test]
-fn parent_and_child_find_each_other_after_both_have_gone_over_to_other_versions() {
+fn parent_and_child_find_each_other_after_both_have_migrated() {
     let renamed = |text: &str, from: &str, to: &str| {
         let migrate = format!("on_change: migrate\nmigrate: {{rename_steps: {{{from}: {to}}}}}\n");
         let text = text
@@ -62,7 +62,7 @@ fn parent_and_child_find_each_other_after_both_have_gone_over_to_other_versions(
 }
 
 #[test]
-fn a_child_is_cancelled_with_a_parent_that_has_gone_over_to_another_version() {
+fn a_child_is_cancelled_with_a_parent_that_has_migrated() {
     let text = PARENT
         .replace("  pay:", "  collect:")
         .replace("[pay]", "[collect]");
@@ -151,7 +151,7 @@ fn an_instance_that_a_step_has_started_stays_what_it_is() {
 }
 
 #[test]
-fn what_is_late_is_not_undone_in_a_way_that_it_was_not_asked_to_be() {
+fn a_late_success_is_undone_only_as_its_own_version_says() {
     let first_of_two = |undo: &str| {
         let join = "needs: [pay, note], join: any, stragglers: cancel";
         let steps = paying("payment", undo).replace("needs: [pay]", join);

@@ -130,7 +130,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_happens_everything_comes_to_its_end_and_is_undone_as_often_as_it_was_done(
+    fn mixed_sagas_end_and_undo_work_as_often_as_it_was_done(
         happenings in decisions(7, 60),
         options in options(),
     ) {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::build::loaded;
 use super::children::{ask, control, reopened, tell};
 use super::world::World;
-use crate::input::{Control, WorkOutcome};
+use crate::input::{Control, OnConflict, WorkOutcome};
 use crate::ledger::LedgerStatus;
 use crate::patch::{IgnoreReason, Note, Outcome};
 use crate::record::{Phase, Record};
@@ -153,7 +153,14 @@ fn the_program_is_given_everything_that_happens() {
 
     let mut world = World::of(definition(SAGA, mirror));
     let input = Bytes::from_static(b"{\"total\":3}");
-    world.control("r-1", Control::Start { input, parent: None });
+    world.control(
+        "r-1",
+        Control::Start {
+            input,
+            parent: None,
+            on_conflict: OnConflict::Fail,
+        },
+    );
     assert_eq!(world.data()["seen"]["kind"], "start");
     assert_eq!(world.data()["seen"]["input"], json!({"total": 3}));
 }
@@ -312,7 +319,7 @@ fn a_name_asked_for_again_after_a_refusal_has_another_key() {
 }
 
 #[test]
-fn what_a_program_does_wrong_is_a_dead_letter_and_changes_nothing() {
+fn a_faulty_answer_of_a_program_is_a_dead_letter_and_changes_nothing() {
     let many: Vec<Value> = (0..200)
         .map(|n| json!({"publish": {"type": "x", "payload": {"n": n}}}))
         .collect();
@@ -431,7 +438,7 @@ fn a_record_with_pending_work_is_stored_and_read() {
 }
 
 #[test]
-fn an_instance_goes_over_to_another_version_of_its_program_and_to_nothing_else() {
+fn an_instance_migrates_to_another_version_of_its_program_and_to_nothing_else() {
     let other = ECHO.replace("(i32.const 1024)", "(i32.const 2048)");
     let mut world = begun(&json!({"state": {}, "work": [pay("a"), {"timer": "t", "after_ms": 9}]}));
     let to = definition(SAGA, &other);

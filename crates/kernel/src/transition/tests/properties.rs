@@ -49,7 +49,7 @@ pub(super) enum Happening {
     Signal,
     CancelAs(CancelMode),
     Decide(Verdict),
-    /// What became of the steps that are stuck: whether they have happened.
+    /// The outcome of the steps that are stuck: whether they have happened.
     Found(bool),
 }
 
@@ -197,6 +197,7 @@ pub(super) fn live(
                         by: String::new(),
                         reason: String::new(),
                         found: None,
+                        result: None,
                     }),
                     Happening::Found(happened) => Control::DecideStuck(StuckDecision {
                         verdict: Verdict::Resolve,
@@ -205,6 +206,7 @@ pub(super) fn live(
                         by: String::new(),
                         reason: String::new(),
                         found: Some(if *happened { told() } else { Found::NotDone }),
+                        result: None,
                     }),
                     Happening::Signal => {
                         signal("review", &json!({"approved": controls % 4 != 0, "note": ""}))
@@ -374,7 +376,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_happens_an_order_that_failed_is_undone_as_a_whole(happenings in happenings(4, 40)) {
+    fn a_failed_order_is_undone_as_a_whole_under_random_inputs(happenings in happenings(4, 40)) {
         let definition = Arc::new(order());
         let mut world = World::of(Arc::clone(&definition));
         let events = order_events();
@@ -387,7 +389,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_happens_no_generation_does_the_work_of_another(happenings in happenings(4, 60)) {
+    fn no_generation_does_the_work_of_another_under_random_inputs(happenings in happenings(4, 60)) {
         let mut world = renting(
             "reuse: always\nno_instance: {park: 1h}\nafter_end: {Order.Told: {emit: {publish: {type: order.told}}}}\n",
         );
@@ -423,7 +425,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_happens_an_early_end_undoes_only_what_comes_late(happenings in happenings(3, 30)) {
+    fn an_early_end_undoes_only_late_successes_under_random_inputs(happenings in happenings(3, 30)) {
         let mut world = settling();
         let events = [
             ("Order.Settled", json!({"paid": true})),
@@ -451,7 +453,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_happens_a_step_that_is_retried_is_undone_or_done_once(happenings in happenings(2, 40)) {
+    fn a_retried_step_is_undone_or_done_once_under_random_inputs(happenings in happenings(2, 40)) {
         let definition = Arc::new(charging(true));
         let (world, done) = lived(&definition, &happenings);
         check_undone(&world, &definition, &done);
@@ -459,7 +461,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_errors_are_answered_all_that_was_done_is_undone_once(happenings in happenings(2, 60)) {
+    fn all_completed_work_is_undone_once_under_random_error_answers(happenings in happenings(2, 60)) {
         let definition = Arc::new(answering());
         let (world, done) = lived(&definition, &happenings);
         check_ledger(&world, &definition, &done);
@@ -467,7 +469,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_takes_too_long_all_that_was_done_is_undone_and_the_end_comes(happenings in happenings(2, 60)) {
+    fn a_passed_deadline_undoes_all_completed_work_and_ends_under_random_inputs(happenings in happenings(2, 60)) {
         let definition = Arc::new(pressed());
         let (world, done) = lived(&definition, &happenings);
         prop_assert!(world.ended.is_some(), "it rests in {:?}", world.phase());
@@ -478,7 +480,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_happens_reminders_come_no_closer_than_they_may_and_end_with_their_step(
+    fn reminders_keep_their_distance_and_end_with_their_step_under_random_inputs(
         happenings in happenings(2, 40),
     ) {
         let mut world = World::of(Arc::new(nudging()));
@@ -507,7 +509,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_falls_silent_is_undone_as_often_as_it_was_done(
+    fn silent_work_is_undone_as_often_as_it_was_done(
         happenings in happenings(2, 40),
         beats in proptest::collection::vec(any::<bool>(), 40),
     ) {
@@ -536,7 +538,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_happens_an_alias_is_registered_once_and_given_up_once(happenings in decisions(5, 40)) {
+    fn an_alias_is_registered_and_released_once_under_random_inputs(happenings in decisions(5, 40)) {
         let definition = Arc::new(labelling());
         let mut world = World::of(Arc::clone(&definition));
         let events = [
@@ -556,7 +558,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_comes_early_or_late_a_saga_that_waits_ends(happenings in happenings(3, 40)) {
+    fn a_saga_that_waits_ends_with_early_and_late_inputs(happenings in happenings(3, 40)) {
         let definition = Arc::new(approving());
         let mut world = World::of(Arc::clone(&definition));
         world.limits.record_bytes = 8_000;
@@ -574,7 +576,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_an_operator_decides_nothing_is_undone_twice_and_everything_is_decided(
+    fn operators_decisions_undo_nothing_twice_and_leave_nothing_undecided(
         happenings in decisions(2, 60),
         parallel in any::<bool>(),
         options in (0..3_usize, 0..3_usize, 0..2_usize),
@@ -601,7 +603,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_happens_at_the_end_the_outcome_stands_and_the_end_comes(happenings in decisions(3, 40)) {
+    fn an_outcome_is_final_and_the_end_comes_under_random_inputs(happenings in decisions(3, 40)) {
         let mut world = closing();
         let events = [("Order.Placed", json!({"id": "o-1"})), ("Order.Told", json!({})), ("Order.Other", json!({}))];
         let mut done = live(&mut world, &events, &happenings);
@@ -618,7 +620,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_becomes_of_needs_a_join_is_met_or_out_of_reach(happenings in happenings(2, 40), which in 0..4_usize) {
+    fn every_outcome_of_needs_meets_a_join_or_makes_it_unreachable(happenings in happenings(2, 40), which in 0..4_usize) {
         let rest = [
             "join: any",
             "join: {at_least: 2}",
@@ -642,7 +644,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_happens_around_a_migration_and_its_undoing_nothing_is_lost_or_done_twice(
+    fn migrating_forth_and_back_loses_and_repeats_nothing_under_random_inputs(
         before in happenings(2, 30),
         between in happenings(2, 20),
         after in happenings(2, 30),

@@ -1,4 +1,4 @@
-//! Steps of which nobody knows whether they have happened, where the effect asks an operator.
+//! Steps of unknown outcome, where the effect asks an operator.
 
 use std::sync::Arc;
 
@@ -74,6 +74,7 @@ pub(super) fn found(step: &str, found: Option<Found>, verdict: Verdict) -> Contr
         by: "ada".to_owned(),
         reason: "asked the bank".to_owned(),
         found,
+        result: None,
     })
 }
 
@@ -101,7 +102,7 @@ fn command(world: &World) -> CommandId {
 }
 
 #[test]
-fn a_step_of_unknown_outcome_stands_still_and_says_so() {
+fn a_step_of_unknown_outcome_is_stuck_and_its_view_says_so() {
     let mut world = stuck("retry: {attempts: 5}");
     assert_eq!(world.phase(), Phase::Running);
     assert!(world.outstanding().is_empty(), "nothing is tried again");
@@ -137,7 +138,7 @@ fn a_step_of_unknown_outcome_stands_still_and_says_so() {
 }
 
 #[test]
-fn what_has_happened_is_done_with_the_result_that_is_told() {
+fn a_question_answered_as_done_completes_the_step_with_the_given_result() {
     let mut world = stuck(UNDONE);
     assert_eq!(
         world.control("r-1", done(&json!({"id": "ch-1"}))),
@@ -163,7 +164,7 @@ fn what_has_happened_is_done_with_the_result_that_is_told() {
 }
 
 #[test]
-fn what_has_not_happened_fails_like_an_attempt_that_was_not_done() {
+fn a_question_answered_as_not_done_fails_like_a_rejected_attempt() {
     let mut world = stuck("retry: {attempts: 2, backoff: {initial: 30s}}");
     let first = world.newest(CHARGE).idempotency_key.clone();
     world.control("r-1", not_done());
@@ -194,7 +195,7 @@ fn what_has_not_happened_fails_like_an_attempt_that_was_not_done() {
 }
 
 #[test]
-fn what_has_not_happened_is_not_on_the_ledger_and_a_doubt_of_before_is_gone_with_it() {
+fn an_answer_of_not_done_removes_the_ledger_entry_and_earlier_doubts() {
     let mut world = saga(&format!(
         "{UNDONE}\n    retry: {{attempts: 9, errors: [transient]}}"
     ));
@@ -238,7 +239,7 @@ fn a_result_that_comes_after_all_answers_the_question() {
     assert_eq!(
         world.result(first, again),
         Outcome::Ignored(IgnoreReason::Orphan),
-        "that nobody knows is known"
+        "the outcome is known to be unknown"
     );
     assert_eq!(world.result(first, ok(&json!({"id": "ch-1"}))), Outcome::Applied);
     assert_eq!(world.data()["charge"], json!("ch-1"));
@@ -281,8 +282,12 @@ fn a_failure_that_comes_after_all_says_nothing_about_attempts_before() {
 #[test]
 fn an_answer_that_is_none_changes_nothing() {
     let mut world = stuck("");
+    assert_eq!(
+        world.control("r-8", found("charge", None, Verdict::Skip)),
+        Outcome::Ignored(IgnoreReason::Refused),
+        "it says nothing about what was done"
+    );
     let refused = [
-        found("charge", None, Verdict::Skip),
         found("charge", None, Verdict::Resolve),
         found("ship", Some(Found::NotDone), Verdict::Resolve),
         found("ship", None, Verdict::Retry),
@@ -304,7 +309,7 @@ fn an_answer_that_is_none_changes_nothing() {
 }
 
 #[test]
-fn whoever_gives_the_step_up_gives_the_question_up() {
+fn giving_a_step_up_removes_its_question() {
     for (more, phase) in [("deadline: 1h", Phase::Failed), ("", Phase::Cancelled)] {
         for (on_unknown, status) in [
             ("compensate", Some(LedgerStatus::Undoing)),
@@ -378,6 +383,7 @@ steps:
         found: Some(Found::Done {
             result: json!({"box": 7}).to_string(),
         }),
+        result: None,
     });
     world.control("r-1", second);
     assert_eq!(stuck(&world), [Some(0)]);
@@ -393,7 +399,7 @@ steps:
 }
 
 #[test]
-fn what_the_step_waits_for_is_proof_enough_where_its_result_is_not_read() {
+fn the_awaited_event_answers_the_question_of_a_step_whose_result_is_not_read() {
     let body = |set: &str| {
         format!(
             "state: {{init: {{}}}}\nsteps:\n  charge:\n    effect: pay\n    {set}\n    wait: {{event: Other.Thing}}\n"
@@ -429,7 +435,7 @@ fn what_the_step_waits_for_is_proof_enough_where_its_result_is_not_read() {
 }
 
 #[test]
-fn whoever_has_the_token_of_the_work_answers_the_question_by_calling_back() {
+fn a_callback_with_the_token_answers_the_question() {
     let body = "state: {init: {}}\nsteps:\n  charge:\n    effect: pay\n    wait: {callback: true}\n    set: {by: '${signal.who}'}\n";
     let mut world = World::of(Arc::new(asking(loaded(body), &["pay"])));
     world.event("Order.Placed", &json!({}));
@@ -571,7 +577,7 @@ machine:
 }
 
 #[test]
-fn a_question_goes_over_to_another_version_with_its_step() {
+fn a_question_migrates_to_another_version_with_its_step() {
     let text = "start: Order.Placed\nkey: {\"*\": event.data.id}\nstate: {init: {}}\nsteps:\n  charge: {effect: pay, with: {n: 1}, set: {id: '${result.id}'}}\n";
     let first = asking(loaded_as(text), &["pay"]);
     let second = text.replace("charge:", "debit:");
@@ -625,7 +631,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_an_operator_finds_out_a_step_is_undone_as_often_as_it_was_done(
+    fn answers_of_operators_undo_a_step_as_often_as_it_was_done(
         happenings in decisions(2, 60),
         refunds in any::<bool>(),
     ) {

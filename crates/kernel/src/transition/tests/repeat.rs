@@ -53,7 +53,7 @@ fn a_turn_follows_after_the_delay_until_the_condition_holds() {
 }
 
 #[test]
-fn every_turn_is_new_work_to_whoever_dedupes() {
+fn every_turn_has_a_new_idempotency_key() {
     let mut world = placed(POLL);
     for _ in 0..3 {
         world.succeed(TURN, &json!({"ready": false}));
@@ -121,7 +121,7 @@ fn a_group_runs_as_a_whole_in_every_turn() {
 }
 
 #[test]
-fn what_every_turn_did_is_undone_the_newest_first() {
+fn the_work_of_all_turns_is_undone_newest_first() {
     let mut world = placed(BATCHES);
     world.succeed("steps.plan", &json!({"id": 1}));
     world.succeed("steps.send", &json!({}));

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::build::loaded;
 use super::world::World;
-use crate::input::Control;
+use crate::input::{Control, OnConflict};
 use crate::patch::{IgnoreReason, Outcome};
 use crate::record::Phase;
 
@@ -31,6 +31,7 @@ fn start(input: &Value) -> Control {
     Control::Start {
         input: Bytes::from(input.to_string()),
         parent: None,
+        on_conflict: OnConflict::Fail,
     }
 }
 
@@ -90,7 +91,7 @@ fn an_input_that_the_saga_does_not_take_is_refused() {
 }
 
 #[test]
-fn what_an_event_has_started_has_no_input() {
+fn an_instance_started_by_an_event_has_no_input() {
     let mut world = World::of(Arc::new(loaded(&SAGA.replace(
         "{amount: \"${input.total}\"}\n    set",
         "{amount: \"${input == null}\"}\n    set",

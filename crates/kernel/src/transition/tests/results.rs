@@ -199,6 +199,7 @@ fn an_undo_that_cannot_read_the_result_waits_for_an_operator() {
             by: "ops".to_owned(),
             reason: String::new(),
             found: None,
+            result: None,
         }),
     );
     assert_eq!(world.phase(), Phase::Failed);
@@ -251,7 +252,7 @@ fn late_results_items_states_and_questions_take_what_does_not_fit() {
     let path = world.outstanding()[0].to_owned();
     world.succeed(&path, &json!({}));
     assert_eq!(world.data(), json!({"why": "result.schema"}));
-    // It has happened, and nobody has what came of it.
+    // It has happened, and its outcome has no owner.
     world.succeed(&format!("{path}.compensate"), &json!({}));
     assert_eq!(world.phase(), Phase::Completed);
     // At the end.

@@ -63,7 +63,7 @@ fn given(
 }
 
 #[test]
-fn an_event_of_a_version_that_nobody_knows_is_a_dead_letter() {
+fn an_event_of_an_unknown_version_is_a_dead_letter() {
     let (reason, message) =
         given(&mut world(), 4, "Order.Placed", &json!({"cents": 5})).expect_err("version 4");
     assert_eq!(reason, "event.version");

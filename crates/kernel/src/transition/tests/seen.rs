@@ -95,7 +95,7 @@ fn an_event_that_was_overtaken_is_applied() {
 
 /// What is still remembered by its id decides first, so this is found out before anything is lost.
 #[test]
-fn who_does_not_count_is_not_believed() {
+fn a_constant_sequence_of_events_is_not_used_to_recognise_duplicates() {
     let mut world = counting();
     for _ in 0..2 * IDS {
         assert_eq!(give(&mut world, "o-1", 1), Outcome::Applied);
@@ -108,7 +108,7 @@ fn who_does_not_count_is_not_believed() {
 
 /// It may have waited behind them, or been found by another way.
 #[test]
-fn what_waited_is_applied_however_old() {
+fn an_input_that_waited_is_applied_despite_its_age() {
     let mut world = counting();
     let lines = told(&mut world);
     world.again = true;

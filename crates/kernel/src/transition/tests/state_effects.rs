@@ -128,7 +128,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_happens_nothing_is_left_running_and_the_same_history_gives_the_same_bytes(
+    fn state_effects_end_and_the_same_history_gives_the_same_bytes_under_random_inputs(
         turns in proptest::collection::vec((0..4_usize, 0..10_u8), 0..40),
     ) {
         let run = || {

@@ -99,7 +99,7 @@ fn a_handler_after_the_end_sets_and_tells_and_leaves_the_outcome() {
 }
 
 #[test]
-fn it_does_so_while_a_late_result_is_awaited_too() {
+fn after_end_handlers_run_while_a_late_result_is_awaited() {
     let mut world = ordering(AFTER_END);
     world.event("Order.Placed", &json!({"id": "o-1"}));
     world.event("Order.Closed", &json!({"id": "o-1"}));

@@ -1,4 +1,4 @@
-//! The tables of docs/language.md that say what becomes of which input: played on the transition, and compared.
+//! The tables of docs/language.md that say what happens to which input: played on the transition, and compared.
 
 use std::fmt::Write as _;
 
@@ -47,7 +47,14 @@ pub(super) fn table(
                 Some(Err(rejection)) => format!("dead letter `{}`", rejection.reason),
                 Some(Ok(Outcome::Ignored(IgnoreReason::Conflict))) => "dead letter `conflict`".to_owned(),
                 Some(Ok(Outcome::Ignored(reason))) => format!("ignored: `{}`", reason.as_str()),
-                Some(Ok(Outcome::Deferred)) => "pending until the end".to_owned(),
+                Some(Ok(Outcome::Deferred)) => {
+                    let is_paused = world
+                        .record
+                        .as_ref()
+                        .is_some_and(|record| record.paused.is_some());
+                    let until = if is_paused { "it is resumed" } else { "the end" };
+                    format!("pending until {until}")
+                }
                 Some(Ok(Outcome::Applied)) => told(&before, &world, "applied"),
             };
             write!(table, " {cell} |").expect("a string");
@@ -65,9 +72,9 @@ pub(super) fn check(table: &str) {
 pub(super) struct Before {
     exists: bool,
     ended: bool,
-    generation: u32,
-    phase: Option<Phase>,
-    data: Option<Vec<u8>>,
+    pub generation: u32,
+    pub phase: Option<Phase>,
+    pub data: Option<Vec<u8>>,
     pub statuses: Vec<StepStatus>,
     pub buffered: usize,
     pub undone: usize,
@@ -161,7 +168,7 @@ pub(super) fn callback(world: &mut World, path: &str) -> Played {
     control(world, Control::Callback { work, outcome })
 }
 
-fn beat(world: &mut World, path: &str) -> Played {
+pub(super) fn beat(world: &mut World, path: &str) -> Played {
     let work = token(world, path)?;
     world.advance(1_000);
     control(world, Control::Heartbeat { work })
@@ -309,7 +316,7 @@ pub(super) fn told_of_instance(before: &Before, world: &World, applied: &str) ->
 }
 
 #[test]
-fn the_docs_say_what_becomes_of_an_input_in_each_phase() {
+fn the_docs_say_what_happens_to_an_input_in_each_phase() {
     let scenes: [Scene; 8] = [
         ("no instance", || World::new(loaded_as(LIFE))),
         ("`running`", running),
@@ -510,7 +517,7 @@ fn told_of_step(before: &Before, world: &World, _: &str) -> String {
 }
 
 #[test]
-fn the_docs_say_what_becomes_of_an_input_for_each_status_of_a_step() {
+fn the_docs_say_what_happens_to_an_input_for_each_status_of_a_step() {
     let scenes: [Scene; 11] = [
         ("`pending`", || with_step("needs: [rest]")),
         ("`delayed`", || with_step("delay: 1h")),
@@ -524,7 +531,7 @@ fn the_docs_say_what_becomes_of_an_input_for_each_status_of_a_step() {
         ("`failed`", over),
         ("`abandoned`", given_up),
     ];
-    let inputs: [Input; 15] = [
+    let inputs: [Input; 18] = [
         ("success", |world| {
             let command = newest(world, STEP);
             result(world, command, good())
@@ -563,13 +570,25 @@ fn the_docs_say_what_becomes_of_an_input_for_each_status_of_a_step() {
             let found = Some(crate::input::Found::NotDone);
             control(world, super::questions::found("it", found, Verdict::Resolve))
         }),
+        ("operator: skip it", |world| {
+            control(world, super::questions::found("it", None, Verdict::Skip))
+        }),
+        ("operator: skip it, it has not happened", |world| {
+            let found = Some(crate::input::Found::NotDone);
+            control(world, super::questions::found("it", found, Verdict::Skip))
+        }),
+        ("operator: skip it, it has happened", |world| {
+            let result = "{}".to_owned();
+            let found = Some(crate::input::Found::Done { result });
+            control(world, super::questions::found("it", found, Verdict::Skip))
+        }),
     ];
     check(&table("Input", &scenes, &inputs, told_of_step));
 }
 
 /// The same of a step that waits for whoever has its token.
 #[test]
-fn the_docs_say_what_becomes_of_what_is_said_with_a_token() {
+fn the_docs_say_what_happens_to_messages_with_a_token() {
     fn started() -> World {
         with("", "callback: true, heartbeat: 10m")
     }

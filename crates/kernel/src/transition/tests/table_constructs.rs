@@ -139,7 +139,7 @@ fn of_tell(world: &mut World, outcome: WorkOutcome) -> Played {
 }
 
 #[test]
-fn the_docs_say_what_becomes_of_facts_timers_and_what_they_begin_in_each_phase() {
+fn the_docs_say_what_happens_to_facts_and_timers_in_each_phase() {
     let inputs: [Input; 15] = [
         ("fact of another saga with a handler", |world| {
             fact(world, "seat.confirmed")

@@ -44,7 +44,7 @@ fn approve(world: &mut World) {
 }
 
 #[test]
-fn each_firing_begins_the_effect_anew_and_its_result_is_heard() {
+fn each_firing_begins_the_effect_again_and_its_result_is_handled() {
     let mut world = begun(NUDGED);
     for told in 1..=3 {
         world.advance(HOUR_MS);

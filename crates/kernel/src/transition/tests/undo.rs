@@ -34,7 +34,7 @@ fn a_class_of_errors_that_no_table_names_is_not_tried_again() {
     world.fail(REFUND, "refused");
     assert_eq!(world.ledger(), [LedgerStatus::Stuck]);
     assert_eq!(world.phase(), Phase::CompensationFailed);
-    // An operator's retry gives all attempts anew.
+    // An operator's retry gives all attempts again.
     world.control("req-1", Control::Retry);
     for pause_ms in [1_000, 2_000] {
         world.fail(REFUND, "transient");
@@ -102,7 +102,7 @@ steps:
 }
 
 #[test]
-fn what_is_unknown_and_what_has_failed_are_undone_each_as_the_step_says() {
+fn unknown_and_failed_steps_are_undone_as_on_unknown_and_on_failed_say() {
     let begun = |on_unknown: &str, on_failed: &str| {
         let mut world = World::new(loaded(&format!(
             r"

@@ -28,7 +28,7 @@ steps:
 }
 
 #[test]
-fn an_attempt_of_unknown_outcome_is_undone_when_its_step_begins_anew() {
+fn an_attempt_of_unknown_outcome_is_undone_when_its_step_begins_again() {
     let mut world = paying("{goto: pay}", "");
     world.time_out("steps.pay");
     assert_eq!(world.outstanding(), ["steps.pay", "steps.pay.compensate"]);
@@ -44,7 +44,7 @@ fn an_attempt_of_unknown_outcome_is_undone_when_its_step_begins_anew() {
 }
 
 #[test]
-fn a_refused_attempt_leaves_nothing_to_undo_when_its_step_begins_anew() {
+fn a_refused_attempt_leaves_nothing_to_undo_when_its_step_begins_again() {
     let mut world = paying("{goto: pay}", "");
     world.refuse("steps.pay", "declined");
     assert_eq!(world.outstanding(), ["steps.pay"]);
@@ -52,7 +52,7 @@ fn a_refused_attempt_leaves_nothing_to_undo_when_its_step_begins_anew() {
 }
 
 #[test]
-fn what_counts_when_it_is_late_stays_when_its_step_begins_anew() {
+fn an_attempt_whose_late_success_counts_is_not_undone_when_its_step_restarts() {
     for undo in ["on_late: accept", "on_unknown: ignore"] {
         let mut world = paying("{goto: pay}", undo);
         world.time_out("steps.pay");

@@ -116,7 +116,7 @@ fn a_signal_ends_the_wait_and_a_command_waits_for_its_event() {
 }
 
 #[test]
-fn what_comes_early_is_kept_and_taken_in_order() {
+fn early_inputs_are_kept_and_taken_in_order() {
     let mut world = World::new(approving());
     world.event("Order.Placed", &json!({}));
     world.control("s-1", signal("review", &yes()));
@@ -132,7 +132,7 @@ fn what_comes_early_is_kept_and_taken_in_order() {
 }
 
 #[test]
-fn an_event_that_came_proves_a_command_of_which_nobody_knows() {
+fn the_awaited_event_settles_a_command_of_unknown_outcome() {
     let mut definition = approving();
     definition.steps[2].set.retain(|(name, _)| name == "parcel");
     let mut world = World::new(definition);
@@ -303,7 +303,7 @@ fn a_callback_that_says_failure_fails_the_step_and_what_was_asked_for_is_undone(
 }
 
 #[test]
-fn the_token_of_an_attempt_of_which_nobody_knows_still_counts() {
+fn the_token_of_an_attempt_of_unknown_outcome_still_counts() {
     let mut world = asking();
     let callback = called_back(&world, done(&json!({"name": "ada"})));
     world.time_out("steps.ask");
@@ -503,13 +503,48 @@ fn retry_covers_the_wait_where_it_names_the_class() {
         world.succeed("steps.sign.compensate", &json!({}));
         assert_eq!(world.phase(), Phase::Failed);
     }
+    // Where it does not name the class, the wait that comes to nothing is the end of the step, and what it did is undone.
     for retry in ["{attempts: 3}", "{errors: [transient], attempts: 3}"] {
-        let mut world = signing(retry);
-        refuse(&mut world);
-        assert_eq!(world.phase(), Phase::Compensating, "{retry}");
-        let mut world = signing(retry);
-        world.advance(HOUR_MS);
-        assert_eq!(world.phase(), Phase::Compensating, "{retry}");
+        for (silent, class, message) in [
+            (false, "refused", "no"),
+            (true, "timeout", "nothing came in time"),
+        ] {
+            let mut world = signing(retry);
+            if silent {
+                world.advance(HOUR_MS);
+            } else {
+                assert_eq!(refuse(&mut world), Outcome::Applied);
+            }
+            assert_eq!(world.statuses(), [StepStatus::Failed], "{retry}");
+            assert_eq!(world.last().steps[0].error.as_deref(), Some(class), "{retry}");
+            let failure = world.last().failure.clone().expect("it has failed");
+            assert_eq!(
+                (failure.code.as_str(), failure.step.as_deref()),
+                (class, Some("sign")),
+                "{retry}"
+            );
+            assert_eq!(failure.message, message, "{retry}");
+            assert!(world.timers.is_empty(), "{retry}: no other attempt is ahead");
+            assert_eq!(world.outstanding(), ["steps.sign.compensate"], "{retry}");
+            assert_eq!(
+                world.payload("steps.sign.compensate"),
+                json!({"id": 1}),
+                "{retry}"
+            );
+            assert_eq!(
+                refuse(&mut world),
+                Outcome::Ignored(IgnoreReason::NoHandler),
+                "{retry}: its token is worth nothing"
+            );
+            world.succeed("steps.sign.compensate", &json!({}));
+            assert_eq!(
+                (world.phase(), world.ledger()),
+                (Phase::Failed, vec![LedgerStatus::Undone]),
+                "{retry}"
+            );
+            let calls = world.paths().iter().filter(|path| **path == "steps.sign").count();
+            assert_eq!(calls, 1, "{retry}");
+        }
     }
 }
 

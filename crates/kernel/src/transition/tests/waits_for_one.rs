@@ -80,7 +80,7 @@ fn alternatives_of_one_event_are_tried_in_their_order() {
 }
 
 #[test]
-fn what_came_early_is_taken_in_the_order_in_which_it_came() {
+fn early_events_are_taken_in_the_order_of_arrival() {
     let mut world = begun();
     signal(&mut world, "waive", false);
     signal(&mut world, "waive", true);

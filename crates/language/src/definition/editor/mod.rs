@@ -95,7 +95,7 @@ impl Schemas {
         if key.about.is_empty() {
             return rules;
         }
-        // Beside a reference nothing else counts.
+        // InboxStatus a reference nothing else counts.
         if rules.contains_key("$ref") {
             rules = self::rules(json!({"allOf": [rules]}));
         }

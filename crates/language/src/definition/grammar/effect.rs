@@ -65,7 +65,7 @@ pub static EFFECT: Shape = shape(
         &key(
             "on_cancel",
             Kind::Word(&["finish", "interrupt"]),
-            "What becomes of a call whose result nobody waits for any longer.",
+            "What happens to a call whose result is no longer needed.",
         ),
         &key("limits", Kind::Map(&LIMITS), ""),
         &key("breaker", Kind::Map(&BREAKER), "When the upstream is left alone."),
@@ -309,12 +309,12 @@ pub static NATS: Shape = shape(
         &key(
             "request",
             Kind::Text,
-            "The subject of a request that somebody answers.",
+            "The subject of a request, which is answered.",
         ),
         &key(
             "publish",
             Kind::Text,
-            "The subject of a message for whoever listens.",
+            "The subject of a message to all listeners.",
         ),
         &key(
             "store",

@@ -1,11 +1,19 @@
 //! Saga files, but for their steps.
 
-use super::super::saga::{API_VERSION, BUFFER_MAX};
-use super::emissions::EMISSION;
-use super::steps::{HANDLER_EMISSION, LAST, STATE_EMISSION, STEP, TIMER_EMISSION};
-use super::{
-    DURATION, EVENT_TYPE, EXPRESSION, Key, Kind, SCHEMA, Shape, TEMPLATE, TOKEN, key, needed, shape,
+mod handlers;
+mod migration;
+mod timers;
+
+pub use self::handlers::{
+    AFTER_END, ALIAS, CANCEL, COMPLETE, EMIT_WHEN, ENTRY, ERROR_HANDLER, FAIL, HANDLER, RESULT_HANDLER,
+    SIGNAL_HANDLER, STATE_HANDLER, STATE_SIGNAL_HANDLER, TIMER_HANDLER,
 };
+pub use self::migration::{DROPPED, MIGRATION, WAY_BACK};
+use self::timers::DRAIN;
+pub use self::timers::{DEADLINE, TIMER, TIMER_SET};
+use super::super::saga::{API_VERSION, BUFFER_MAX};
+use super::steps::{LAST, STEP};
+use super::{DURATION, EVENT_TYPE, EXPRESSION, Kind, SCHEMA, Shape, TEMPLATE, TOKEN, key, needed, shape};
 use crate::schedule::CATCH_UP_MAX;
 
 const END: Kind = Kind::Word(&["completed", "failed", "cancelled"]);
@@ -31,7 +39,7 @@ pub static SAGA: Shape = shape(
         &key(
             "on_running",
             Kind::Word(&["handle", "ignore", "fail"]),
-            "What becomes of a start event whose instance runs.",
+            "What happens to a start event whose instance runs.",
         ),
         &key(
             "reuse",
@@ -41,7 +49,7 @@ pub static SAGA: Shape = shape(
         &key(
             "no_instance",
             Kind::Either(&[Kind::Word(&["ignore", "dead_letter"]), Kind::Map(&NO_INSTANCE)]),
-            "What becomes of an event whose instance does not exist and that starts none.",
+            "What happens to an event whose instance does not exist and that starts none.",
         ),
         &key(
             "after_end",
@@ -142,12 +150,12 @@ pub static SCHEDULE: Shape = shape(
         &key(
             "catch_up",
             Kind::Either(&[Kind::Word(&["none", "last", "all"]), Kind::Map(&CATCH_UP)]),
-            "What becomes of planned times that were missed.",
+            "What happens to planned times that were missed.",
         ),
         &key(
             "overlap",
             Kind::Word(&["skip", "queue", "allow"]),
-            "What becomes of a planned time while an earlier run is under way.",
+            "What happens to a planned time while an earlier run is under way.",
         ),
     ],
 )
@@ -294,222 +302,6 @@ pub static PROGRAM: Shape = shape(
     ],
 );
 
-static WHEN: Key = key(
-    "when",
-    Kind::Named(&EXPRESSION),
-    "Without it the alternative always holds.",
-);
-pub static EMIT_WHEN: Key = key("when", Kind::Named(&EXPRESSION), "False: nothing is emitted.");
-static SET: Key = key(
-    "set",
-    Kind::Fields,
-    "New values of top-level state fields; all of them see the state before.",
-);
-static CLEAR_TIMER: Key = key(
-    "clear_timer",
-    Kind::OneOrMany(&Kind::Text),
-    "Timers to clear, by name.",
-);
-static SET_TIMER: Key = key(
-    "timer",
-    Kind::MapOf(&Kind::Map(&TIMER_SET), 0, None),
-    "Timers to set, by name.",
-);
-pub static ALIAS: Key = key(
-    "alias",
-    Kind::Fields,
-    "Values by which events find the instance beside its key, by alias; null is none.",
-);
-static EMIT: Key = key(
-    "emit",
-    Kind::OneOrMany(&Kind::Map(&EMISSION)),
-    "Work nobody waits for; it sees the state after.",
-);
-static EMIT_EFFECTS: Key = key(
-    "emit",
-    Kind::OneOrMany(&Kind::Map(&HANDLER_EMISSION)),
-    "Work that handlers handle, or that nobody waits for; it sees the state after.",
-);
-static INTERRUPT: Key = key(
-    "interrupt",
-    Kind::Map(&INTERRUPTION),
-    "Fails a step that is under way; what follows is said under its on_error.",
-);
-pub static COMPLETE: Key = key(
-    "complete",
-    Kind::Map(&EARLY_END),
-    "The instance completes early; with \"when\" only where that holds.",
-);
-pub static CANCEL: Key = key("cancel", Kind::Map(&CANCELLATION), "The instance is cancelled.");
-pub static FAIL: Key = key(
-    "fail",
-    Kind::Map(&FAILURE),
-    "The instance fails and undoes what it did.",
-);
-static TO: Key = key("to", Kind::Text, "The state of the machine to go to.");
-
-const HANDLER_KEYS: &[&Key] = &[
-    &WHEN,
-    &SET,
-    &CLEAR_TIMER,
-    &SET_TIMER,
-    &ALIAS,
-    &EMIT,
-    &INTERRUPT,
-    &COMPLETE,
-    &CANCEL,
-    &FAIL,
-    &TO,
-];
-
-/// Those of the saga itself, which may emit effects.
-const SAGA_HANDLER_KEYS: &[&Key] = &[
-    &WHEN,
-    &SET,
-    &CLEAR_TIMER,
-    &SET_TIMER,
-    &ALIAS,
-    &EMIT_EFFECTS,
-    &INTERRUPT,
-    &COMPLETE,
-    &CANCEL,
-    &FAIL,
-    &TO,
-];
-
-pub static HANDLER: Shape = shape("sagaHandler", "a handler", SAGA_HANDLER_KEYS);
-pub static TIMER_HANDLER: Shape = shape("handler", "a timer handler of a state", HANDLER_KEYS);
-pub static RESULT_HANDLER: Shape = shape("handler", "a handler of a result", HANDLER_KEYS);
-pub static SIGNAL_HANDLER: Shape = shape("sagaHandler", "a handler of a signal", SAGA_HANDLER_KEYS);
-pub static STATE_SIGNAL_HANDLER: Shape = shape("handler", "a handler of a signal", HANDLER_KEYS);
-pub static ERROR_HANDLER: Shape = shape("handler", "a handler of an error", HANDLER_KEYS);
-
-pub static STATE_HANDLER: Shape = shape(
-    "stateHandler",
-    "a handler of a state",
-    &[
-        &WHEN,
-        &SET,
-        &CLEAR_TIMER,
-        &SET_TIMER,
-        &ALIAS,
-        &EMIT,
-        &INTERRUPT,
-        &COMPLETE,
-        &CANCEL,
-        &FAIL,
-        &TO,
-        &key("defer", Kind::Bool, "Keep the event until the state is left."),
-    ],
-);
-
-pub static AFTER_END: Shape = shape(
-    "afterEndHandler",
-    "a handler after the end",
-    &[&WHEN, &SET, &EMIT],
-);
-
-pub static ENTRY: Shape = shape(
-    "entry",
-    "an entry",
-    &[
-        &SET,
-        &CLEAR_TIMER,
-        &SET_TIMER,
-        &ALIAS,
-        &key(
-            "emit",
-            Kind::OneOrMany(&Kind::Map(&STATE_EMISSION)),
-            "Work that the state handles, or that nobody waits for; it sees the state after.",
-        ),
-        &COMPLETE,
-        &CANCEL,
-        &FAIL,
-        &TO,
-    ],
-);
-
-/// A timer of the whole instance.
-pub static TIMER: Shape = shape(
-    "timer",
-    "a timer",
-    &[
-        &key(
-            "after",
-            Kind::Named(&DURATION),
-            "From the start of the instance, or of the step that it is set during.",
-        ),
-        &key(
-            "every",
-            Kind::Named(&DURATION),
-            "It fires again and again, so far apart; at least 10 s.",
-        ),
-        &key(
-            "max",
-            Kind::Integer(1, u32::MAX),
-            "How often it fires, beside every.",
-        ),
-        &key(
-            "during",
-            Kind::Text,
-            "The step with which the timer is set and cleared.",
-        ),
-        &key(
-            "cancel_when",
-            Kind::Named(&EXPRESSION),
-            "Tested after every input; true clears the timer.",
-        ),
-        &SET,
-        &CLEAR_TIMER,
-        &SET_TIMER,
-        &ALIAS,
-        &key(
-            "emit",
-            Kind::OneOrMany(&Kind::Map(&TIMER_EMISSION)),
-            "Work that handlers handle, or that nobody waits for; it sees the state after.",
-        ),
-        &INTERRUPT,
-        &COMPLETE,
-        &CANCEL,
-        &FAIL,
-        &TO,
-    ],
-);
-
-/// A timer that a handler sets or moves.
-pub static TIMER_SET: Shape = shape(
-    "timerSet",
-    "a timer",
-    &[
-        &key("after", Kind::Named(&DURATION), "How long from now."),
-        &key(
-            "extend",
-            Kind::Named(&DURATION),
-            "How much later a timer fires that is set.",
-        ),
-        &key("if_absent", Kind::Bool, "Keep the timer if it is already set."),
-    ],
-)
-.one_of(&["after", "extend"]);
-
-static DRAIN: Key = key(
-    "drain",
-    Kind::Bool,
-    "What is in flight comes to its own end before anything is undone.",
-);
-
-pub static DEADLINE: Shape = shape(
-    "",
-    "a deadline",
-    &[
-        &needed("after", Kind::Named(&DURATION), "From the start of the instance."),
-        &COMPLETE,
-        &CANCEL,
-        &DRAIN,
-        &key("fail", Kind::Map(&FAILURE), "Without it the code is deadline."),
-    ],
-);
-
 pub static EARLY_END: Shape = shape(
     "earlyEnd",
     "an early end",
@@ -543,7 +335,7 @@ pub static CANCELLATION: Shape = shape(
         &key(
             "mode",
             Kind::Word(&["compensate", "drain", "abandon"]),
-            "What becomes of what the instance has begun; compensate if not given.",
+            "What happens to work that the instance has begun; compensate if not given.",
         ),
         &key("reason", Kind::Named(&TEMPLATE), ""),
     ],
@@ -603,48 +395,3 @@ pub static FINALLY: Shape = shape(
         &key("cancelled", AT_END, ONCE),
     ],
 );
-
-static OLD_STATE: Key = key("set", Kind::Fields, "State fields from the state before.");
-static DROP: Key = key("drop", Kind::Map(&DROPPED), "");
-const RENAMES: Kind = Kind::MapOf(&Kind::Text, 0, None);
-const NEW_BY_OLD: &str = "New name by old name.";
-
-pub static MIGRATION: Shape = shape(
-    "",
-    "migrate",
-    &[
-        &key(
-            "from",
-            Kind::OneOrMany(&Kind::Text),
-            "Hashes of the versions that may come over; without it every version may.",
-        ),
-        &OLD_STATE,
-        &key("rename_steps", RENAMES, NEW_BY_OLD),
-        &key("rename_timers", RENAMES, NEW_BY_OLD),
-        &key("fsm", RENAMES, NEW_BY_OLD),
-        &DROP,
-        &key(
-            "undo",
-            Kind::Map(&WAY_BACK),
-            "How those that came over go back; names go back by themselves.",
-        ),
-    ],
-);
-
-pub static WAY_BACK: Shape = shape("", "undo", &[&OLD_STATE, &DROP]);
-
-const SOME: Kind = Kind::OneOrMany(&Kind::Text);
-
-pub static DROPPED: Shape = shape(
-    "dropped",
-    "drop",
-    &[
-        &key("steps", SOME, ""),
-        &key("timers", SOME, ""),
-        &key("state", SOME, ""),
-        &key("events", SOME, ""),
-        &key("signals", SOME, ""),
-        &key("ledger", SOME, ""),
-    ],
-)
-.about("What instances may have that this version has not.");

@@ -1,15 +1,16 @@
 //! Steps, groups of steps, and what they have in common with states and ends.
 
-use super::super::compensations::COMPENSATION_ATTEMPTS_MAX;
+mod failures;
+
+pub use self::failures::{ANSWER, COMPENSATION, STEP_RETRY, UNDO_RETRY};
 use super::super::loops::{ITEMS_MAX, PARALLEL_MAX, REPEAT_MAX};
-use super::super::step_errors::STEP_ATTEMPTS_MAX;
 use super::super::steps::STEPS_MAX;
 use super::super::waits::AWAITED_MAX;
 use super::emissions::{COMMAND, PUBLICATION, TELL};
-use super::saga::{ALIAS, CANCEL, COMPLETE, EMIT_WHEN, FAIL, FAILURE};
+use super::saga::{ALIAS, CANCEL, COMPLETE, EMIT_WHEN, FAIL};
 use super::{
-    BACKOFF, COMPUTED, DURATION, EVENT_TYPE, EXPRESSION, FACTOR, Key, Kind, OBJECT, Shape, TEMPLATE, TOKEN,
-    key, needed, shape,
+    COMPUTED, DURATION, EVENT_TYPE, EXPRESSION, FACTOR, Key, Kind, OBJECT, Shape, TEMPLATE, TOKEN, key,
+    needed, shape,
 };
 
 static NEEDS: Key = key("needs", Kind::OneOrMany(&Kind::Text), "Steps that come before.");
@@ -21,7 +22,7 @@ static JOIN: Key = key(
 static STRAGGLERS: Key = key(
     "stragglers",
     Kind::Word(&["let_run", "cancel"]),
-    "What becomes of needs that are not over when enough are done.",
+    "What happens to needs that are not over when enough are done.",
 );
 static IF: Key = key("if", Kind::Named(&EXPRESSION), "False skips the step.");
 static EFFECT: Key = key("effect", Kind::Text, "An effect, carried out by a worker.");
@@ -272,7 +273,7 @@ pub static FOREACH: Shape = shape(
         &key(
             "stragglers",
             Kind::Word(&["let_run", "cancel"]),
-            "What becomes of items that run when a join has enough; cancel if not given.",
+            "What happens to items that run when a join has enough; cancel if not given.",
         ),
         &key(
             "on_item_error",
@@ -298,7 +299,7 @@ pub static WAIT: Shape = shape(
         &key(
             "early",
             Kind::Word(&["keep", "turn", "ignore"]),
-            "What becomes of what comes before the step waits; turn in a loop and keep elsewhere if not given.",
+            "What happens to events that come before the step waits; turn in a loop and keep elsewhere if not given.",
         ),
         &key(
             "timeout",
@@ -308,7 +309,7 @@ pub static WAIT: Shape = shape(
         &key(
             "heartbeat",
             Kind::Named(&DURATION),
-            "Longest silence of whoever has the token; then the step fails with the class heartbeat.",
+            "Longest silence of the holder of the token; then the step fails with the class heartbeat.",
         ),
     ],
 )
@@ -319,7 +320,7 @@ static AWAITED_SIGNAL: Key = key("signal", Kind::Text, "Name of the signal.");
 static AWAITED_CALLBACK: Key = key(
     "callback",
     Kind::True,
-    "Whoever was given the token of the step's effect.",
+    "The holder of the token of the step's effect.",
 );
 static AWAITED_WHEN: Key = key("when", Kind::Named(&EXPRESSION), "What it must be like.");
 
@@ -344,121 +345,6 @@ pub static CHILD: Shape = shape(
         &needed("name", TOKEN, "The saga, which has an input."),
         &needed("key", Kind::Named(&TEMPLATE), "Key of its instance."),
         &key("input", Kind::Named(&OBJECT), "What it is given."),
-    ],
-);
-
-pub static STEP_RETRY: Shape = shape(
-    "stepRetry",
-    "a retry",
-    &[
-        &key(
-            "attempts",
-            Kind::Integer(1, STEP_ATTEMPTS_MAX),
-            "Attempts in all, for each error class.",
-        ),
-        &key(
-            "errors",
-            Kind::OneOrMany(&Kind::Text),
-            "Error classes that are tried again, * for all.",
-        ),
-        &key("backoff", Kind::Map(&BACKOFF), ""),
-    ],
-);
-
-/// What follows a failure.
-pub static ANSWER: Shape = shape(
-    "onError",
-    "an answer to an error",
-    &[
-        &key(
-            "when",
-            Kind::Named(&EXPRESSION),
-            "Without it the answer always holds; sees error.",
-        ),
-        &key("set", Kind::Fields, "State fields; sees error."),
-        &key(
-            "undo",
-            Kind::OneOrMany(&Kind::Text),
-            "Steps to undo while the instance goes on.",
-        ),
-        &COMPLETE,
-        &CANCEL,
-        &key("continue", Kind::Bool, "The step counts as done."),
-        &key("fail", Kind::Map(&FAILURE), "The instance fails with this code."),
-        &key(
-            "goto",
-            Kind::Text,
-            "The step that begins anew, with all that need it.",
-        ),
-    ],
-);
-
-pub static COMPENSATION: Shape = shape(
-    "compensation",
-    "a compensation",
-    &[
-        &key("effect", Kind::Text, "An effect, carried out by a worker."),
-        &COMMANDED,
-        &key(
-            "saga",
-            Kind::Word(&["undo"]),
-            "Undo the instance that the step has started.",
-        ),
-        &WITH,
-        &key(
-            "publish",
-            Kind::Map(&PUBLICATION),
-            "A fact, which is published with the decision.",
-        ),
-        &key(
-            "when",
-            Kind::Named(&EXPRESSION),
-            "False leaves done what the step did.",
-        ),
-        &key(
-            "on_unknown",
-            Kind::Word(&["compensate", "ask", "ignore"]),
-            "What becomes of a step of which nobody knows whether it happened; compensate if not given.",
-        ),
-        &key(
-            "on_failed",
-            Kind::Word(&["ignore", "compensate"]),
-            "What becomes of a step that has failed, which may have left something behind; ignore if not given.",
-        ),
-        &key(
-            "on_late",
-            Kind::Word(&["compensate", "accept", "ignore"]),
-            "What becomes of a success for which nobody waited any more; compensate if not given.",
-        ),
-        &key(
-            "on_exhausted",
-            Kind::Word(&["stop", "continue"]),
-            "What follows when all attempts have failed; stop if not given.",
-        ),
-        &key(
-            "retry",
-            Kind::OneOrMany(&Kind::Map(&UNDO_RETRY)),
-            "Durable retry; the first that names the error class counts.",
-        ),
-        &TIMEOUT,
-    ],
-);
-
-pub static UNDO_RETRY: Shape = shape(
-    "retry",
-    "a retry",
-    &[
-        &key(
-            "attempts",
-            Kind::Integer(1, COMPENSATION_ATTEMPTS_MAX),
-            "Attempts in all.",
-        ),
-        &key(
-            "errors",
-            Kind::OneOrMany(&Kind::Text),
-            "Error classes that are tried again; * for all, if not given.",
-        ),
-        &key("backoff", Kind::Map(&BACKOFF), ""),
     ],
 );
 

@@ -62,7 +62,7 @@ steps: {rest: {delay: 1h}}
 }
 
 #[test]
-fn from_whom_a_fact_is_heard_is_part_of_the_version() {
+fn the_publishers_of_a_fact_are_part_of_the_version() {
     let of = |from: &str| {
         saga(&format!(
             "events: {{Order.Seated: {{{from}}}}}\nhandlers: {{Order.Seated: {{set: {{seated: true}}}}}}\nsteps: {{a: {{delay: 1h}}}}\n"
@@ -125,7 +125,7 @@ fn hearing(event: &str, others: &[(&str, &str)]) -> Vec<String> {
 }
 
 #[test]
-fn what_a_hearer_says_of_a_fact_is_held_against_what_its_publisher_says() {
+fn a_subscribers_schema_of_a_fact_is_checked_against_the_publishers() {
     let of = |properties: &str, more: &str| {
         let event = format!("{{from: cinema, schema: {{type: object, properties: {{{properties}}}{more}}}}}");
         hearing(&event, &[("cinema", CINEMA)])
@@ -193,7 +193,7 @@ fn of_several_publishers_each_gives_what_must_be_there_and_one_what_may() {
 }
 
 #[test]
-fn who_says_nothing_of_a_fact_knows_what_its_publisher_says() {
+fn a_subscriber_without_a_schema_uses_the_publishers() {
     let told = hearing("{from: cinema}", &[("cinema", CINEMA)]);
     assert_eq!(told, [] as [String; 0]);
     let other = CINEMA.replace("row: {type: integer}}}}}", "box: {type: integer}}}}}");
@@ -216,7 +216,7 @@ fn who_says_nothing_of_a_fact_knows_what_its_publisher_says() {
 }
 
 #[test]
-fn what_a_saga_publishes_is_held_against_what_it_says() {
+fn a_published_fact_is_checked_against_its_declared_schema() {
     let cinema = |from: &str, to: &str| loaded(&[("cinema", &CINEMA.replace(from, to))]).1;
     assert_eq!(cinema("", ""), [] as [String; 0]);
     let missing = cinema("payload: {guest: \"${key}\"}", "payload: {row: 1}");

@@ -1,7 +1,7 @@
 //! The JSON Schemas for editors say what the loader says: they are those of the tables by which it reads, with the same keys
 //! everywhere, and no good file is refused.
 //!
-//! A key is found missing on either side by asking both. From the root down, a key that nobody knows is put into
+//! A key is found missing on either side by asking both. From the root down, an unknown key is put into
 //! every map that the schema describes; the loader answers with the keys that it knows there.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -268,7 +268,7 @@ fn complaint(schema: &str, path: &str, text: &str) -> Option<String> {
 }
 
 #[test]
-fn every_shipped_file_and_every_cure_of_an_error_page_validates() {
+fn every_shipped_file_and_every_fix_of_an_error_page_validates() {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let mut complaints = Vec::new();
     let mut files: Vec<(String, String)> = ["sagas", "effects"]

@@ -228,7 +228,7 @@ fn the_canonical_form_is_frozen() {
 }
 
 #[test]
-fn what_a_definition_does_not_use_leaves_no_trace() {
+fn the_canonical_form_has_no_empty_members() {
     fn silent(value: &serde_json::Value) -> Vec<&str> {
         match value {
             serde_json::Value::Object(members) => members
@@ -267,7 +267,7 @@ fn the_hashes_of_the_examples_differ() {
 }
 
 #[test]
-fn what_a_step_decides_is_part_of_the_hash() {
+fn the_decision_of_a_step_is_part_of_the_hash() {
     let mut hashes = std::collections::BTreeSet::new();
     for step in [
         "delay: 1s",
@@ -313,4 +313,13 @@ fn a_schedule_is_part_of_what_a_saga_does() {
     ] {
         assert_ne!(scheduled(other), same, "{other}");
     }
+}
+
+#[test]
+fn the_order_of_steps_is_part_of_the_hash_since_those_that_can_start_together_start_in_it() {
+    let both = "state: {init: {n: 1}}\nsteps:\n  A\n  B\n";
+    let add = "add: {set: {n: \"${state.n + 1}\"}}";
+    let double = "double: {set: {n: \"${state.n * 2}\"}}";
+    let of = |first: &str, second: &str| hash(&both.replace('A', first).replace('B', second));
+    assert_ne!(of(add, double), of(double, add));
 }

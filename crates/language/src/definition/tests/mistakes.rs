@@ -99,6 +99,24 @@ fn all_mistakes_of_one_text_are_told() {
 }
 
 #[test]
+fn the_id_and_the_time_of_the_input_are_read_wherever_the_state_is() {
+    let part = |name: &str| {
+        let read = format!("event.{name}");
+        let body = "handlers: {Order.Paid: {when: string(READ) != \"x\", set: {at: \"${READ}\"}}}\nsteps:\n  a:\n    if: string(READ) != \"x\"\n    effect: fraud-score\n    with: {at: \"${READ}\"}\n    set: {at: \"${READ}\"}\n    fail_if: string(READ) == \"x\"\n    on_error: {x: {when: string(READ) != \"x\", continue: true}}\n    compensate: {effect: fraud-score, with: {at: \"${READ}\"}}\ntimers: {t: {after: 1h, emit: {publish: {type: x, payload: {at: \"${READ}\"}}}}}\nfinally: {completed: {publish: {type: y, payload: {at: \"${READ}\"}}}}\n";
+        told(&body.replace("READ", &read))
+    };
+    for name in ["id", "time"] {
+        assert_eq!(part(name), [""; 0], "{name}");
+    }
+    let refused = part("data.n");
+    assert_eq!(refused.len(), 8, "all but those of the handler: {refused:?}");
+    assert!(
+        refused.iter().all(|found| found.starts_with("SR0113 ")),
+        "{refused:?}"
+    );
+}
+
+#[test]
 fn a_value_that_is_wrong_hides_no_misfit_beside_it() {
     let effect = "apiVersion: sagas/v1\nkind: Effect\nname: probe\ninput: {type: object, required: [n, m], properties: {n: {type: integer}, m: {type: integer}}, additionalProperties: false}\ntransform: {}\nresult: {}\n";
     let saga = format!("{HEAD}steps:\n  a: {{effect: probe, with: {{n: \"${{nope}}\", m: text, l: 1}}}}\n");
@@ -116,7 +134,7 @@ fn an_effect_of_a_state_that_is_wrong_is_one_whose_end_is_handled() {
 }
 
 #[test]
-fn what_the_handlers_of_an_unknown_effect_lead_to_is_reached() {
+fn states_reached_through_handlers_of_an_unknown_effect_count_as_reached() {
     let found = told(
         "machine:\n  initial: first\n  states:\n    first:\n      entry: {emit: [{effect: fraud-score, name: score}]}\n      handlers:\n        result.scoer: {to: last}\n        nonsense: {set: {a: \"${nope}\"}, to: other}\n    last: {final: true}\n    other: {final: true}\n",
     );
@@ -197,7 +215,7 @@ fn a_step_without_anything_to_do_is_told_what_there_is() {
 }
 
 #[test]
-fn what_a_step_does_not_have_is_told_with_the_place_that_has_it() {
+fn a_misplaced_key_of_a_step_is_reported_with_its_right_place() {
     for (deed, place) in [
         ("emit: []", "\"effect\", \"command\", \"publish\" or \"signal\""),
         ("when: state.a == 1", "its \"if\""),
@@ -225,7 +243,7 @@ fn an_effect_that_is_emitted_where_nobody_waits_for_it_is_one_mistake() {
 }
 
 #[test]
-fn what_is_wrong_with_the_effect_of_a_handler_is_told_at_its_place() {
+fn mistakes_in_the_effect_of_a_handler_are_reported_at_their_place() {
     let body = |emit: &str, more: &str| {
         format!(
             "steps: {{a: {{delay: 1h}}}}\ntimers: {{t: {{after: 1h, emit: [{{effect: fraud-score, name: of_t}}]}}}}\nhandlers: {{Order.Paid: {{emit: [{emit}]}}{more}}}\n"
@@ -288,7 +306,7 @@ fn steps_that_a_join_orders_are_told_how_they_overlap() {
 }
 
 #[test]
-fn what_is_certain_of_a_repeated_expression_in_one_place_only_is_no_mistake() {
+fn a_shared_expression_that_is_constant_in_one_place_only_is_no_mistake() {
     let shared = "handlers:\n  Order.Paid: &h {when: event.type == \"Order.Paid\", set: {paid: true}}\n  Order.Held: *h\nsteps: {a: {delay: 1h}}\n";
     let shared = told(shared);
     assert!(
@@ -314,7 +332,7 @@ fn a_city_that_is_no_zone_is_not_taken_for_another_one() {
 }
 
 #[test]
-fn what_does_not_do_what_it_seems_to_is_told() {
+fn a_wait_for_the_event_that_starts_the_instance_is_a_finding() {
     let start = "steps: {a: {wait: {event: Order.Placed, timeout: 1h}}}\n";
     assert_eq!(
         told(start),
@@ -324,7 +342,7 @@ fn what_does_not_do_what_it_seems_to_is_told() {
 }
 
 #[test]
-fn what_cannot_stand_beside_the_end_of_an_instance_is_told_where_it_stands() {
+fn keys_beside_an_ending_step_are_mistakes_at_their_place() {
     for key in [
         "effect: fraud-score",
         "wait: {signal: x, timeout: 1h}",
@@ -415,7 +433,7 @@ fn ways_on_that_exclude_each_other_are_told_at_the_second() {
 }
 
 #[test]
-fn what_is_wrong_with_a_wait_for_one_of_several_is_told_at_its_place() {
+fn mistakes_in_a_wait_for_one_of_several_are_reported_at_their_place() {
     for (wait, message) in [
         (
             "{any: [{event: Order.Paid}, {signal: x}], when: state.a == 1, timeout: 1h}",
@@ -453,7 +471,7 @@ fn what_is_wrong_with_a_wait_for_one_of_several_is_told_at_its_place() {
 }
 
 #[test]
-fn what_a_step_reads_when_it_is_done_is_what_all_of_several_give() {
+fn the_end_of_a_step_may_read_only_fields_that_every_awaited_input_has() {
     let step = |any: &str, set: &str| {
         told(&format!(
             "steps: {{a: {{wait: {{any: [{any}], timeout: 1h}}, set: {{n: \"{set}\"}}}}}}\n"
@@ -504,7 +522,7 @@ fn an_interrupt_names_a_step_and_a_class() {
 }
 
 #[test]
-fn what_becomes_of_early_events_is_said_where_there_may_be_any() {
+fn mistakes_in_early_are_reported() {
     for (step, message) in [
         (
             "{wait: {signal: x, timeout: 1h, early: turn}}",
@@ -529,7 +547,7 @@ fn what_becomes_of_early_events_is_said_where_there_may_be_any() {
 }
 
 #[test]
-fn what_is_wrong_with_the_effect_of_a_timer_is_told_at_its_place() {
+fn mistakes_in_the_effect_of_a_timer_are_reported_at_their_place() {
     let timer = |timers: &str, handlers: &str| {
         told(&format!(
             "handlers: {handlers}\nsteps: {{a: {{delay: 1s}}}}\ntimers: {timers}\n"

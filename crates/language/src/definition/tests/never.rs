@@ -146,7 +146,7 @@ fn a_join_over_alternatives_that_exclude_each_other_is_told_how_many_can_be_done
 }
 
 #[test]
-fn what_is_behind_a_step_that_always_fails_never_starts() {
+fn steps_after_one_that_always_fails_never_start() {
     let body = |answer: &str| {
         format!(
             "steps:\n  a: {{delay: 1s, fail_if: \"true\"{answer}}}\n  b: {{needs: a, effect: fraud-score}}\n"

@@ -98,7 +98,7 @@ fn an_archive_holds_the_program() {
 }
 
 #[test]
-fn what_is_wrong_with_a_program_is_told_at_its_place() {
+fn a_faulty_program_is_reported_at_its_place() {
     let imports = "(module (import \"env\" \"now\" (func (result i64))))";
     for (program, wat, expected) in [
         (

@@ -78,7 +78,7 @@ fn the_consolidate_saga_goes_from_state_to_state() {
 }
 
 #[test]
-fn what_a_saga_leaves_out_has_its_default() {
+fn keys_left_out_of_a_saga_have_their_defaults() {
     let saga = saga(
         "steps:\n  pay: {effect: payments-charge, compensate: {effect: payments-refund}}\n  tell: {command: {aggregate: A, id: x, type: A.Do}, compensate: {command: {aggregate: A, id: x, type: A.Undo}, timeout: 1h}}\n",
     );
@@ -143,7 +143,7 @@ fn expressions_in_all_kinds_of_scalars_are_compiled() {
 }
 
 #[test]
-fn what_an_effect_leaves_out_has_its_default() {
+fn keys_left_out_of_an_effect_have_their_defaults() {
     let effect = effect("http: {method: GET, url: \"https://pay.internal:8443/v1\"}\n");
     assert_eq!((effect.timeout_ms, effect.connect_timeout_ms), (10_000, 2_000));
     assert_eq!(
@@ -182,7 +182,7 @@ fn an_effect_names_what_the_manifest_must_give() {
 }
 
 #[test]
-fn what_follows_a_call_without_answer_is_one_word() {
+fn on_ambiguous_decides_whether_a_call_without_an_answer_is_repeated() {
     let classes = |more: &str| {
         effect(&format!(
             "http: {{method: POST, url: \"https://pay.internal/v1\"}}\n{more}"

@@ -149,7 +149,7 @@ fn a_schema_that_is_missing_or_bad_is_told_where_it_is_named_and_where_it_is_wro
 }
 
 #[test]
-fn what_an_effect_of_a_state_gives_is_known_to_its_handlers_and_its_compensation() {
+fn the_result_type_of_a_state_effect_is_known_to_its_handlers_and_compensation() {
     let effect = EFFECT.replace(
         "transform",
         "output: {type: object, properties: {id: {type: string}}}\ntransform",
@@ -227,7 +227,7 @@ fn the_compensation_of_a_command_reads_what_the_command_sends() {
 }
 
 #[test]
-fn what_has_happened_is_not_tried_again() {
+fn a_retry_of_misfitting_results_is_refused() {
     for class in ["result.schema", "result.expression"] {
         let body = format!("steps:\n  pay: {{effect: payments-charge, retry: {{errors: [{class}]}}}}\n");
         let findings = super::load_saga(&body).expect_err("it is refused");
@@ -248,7 +248,7 @@ fn steps_told(steps: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_result_of_a_step_is_known_by_its_output_and_there_for_whoever_comes_after_it() {
+fn the_result_of_a_step_has_the_type_of_its_output_for_later_steps() {
     for read in [
         "a: {effect: pay}\n  b: {needs: a, effect: pay, with: {ref: \"${steps.a.result.id}\"}}",
         "a: {effect: pay}\n  b: {needs: a, delay: 1s}\n  c: {needs: b, effect: pay, with: {ref: \"${steps.a.result.id}\"}}",

@@ -131,7 +131,7 @@ fn a_step_that_stays_done_when_the_instance_fails_after_it_is_told() {
 }
 
 #[test]
-fn whoever_says_that_it_is_meant_or_how_it_is_undone_is_left_alone() {
+fn a_step_with_compensate_or_compensate_none_gives_no_warning() {
     for (steps, _) in WARNED {
         for instead in ["compensate: none", COMPENSATE] {
             let undone = steps
@@ -145,7 +145,7 @@ fn whoever_says_that_it_is_meant_or_how_it_is_undone_is_left_alone() {
 }
 
 #[test]
-fn what_cannot_be_compensated_is_not_warned_about() {
+fn work_that_cannot_be_compensated_gives_no_warning() {
     for steps in [
         // The last ones.
         "  a: {effect: do}\n",

@@ -79,7 +79,7 @@ fn names_of_extensions_are_told_and_may_be_used_for_elements() {
 }
 
 #[test]
-fn what_would_fail_in_an_extension_is_told_at_load() {
+fn a_call_of_an_extension_that_would_fail_is_reported_at_load() {
     for (text, kind, message) in [
         ("state.?note", FaultKind::Overload, "this may be absent"),
         ("[state.?note.by]", FaultKind::Overload, "this may be absent"),
@@ -156,7 +156,7 @@ fn what_would_fail_in_an_extension_is_told_at_load() {
 }
 
 #[test]
-fn what_is_absent_is_stored_nowhere() {
+fn an_absent_optional_is_stored_nowhere() {
     for text in [
         "optional.of(1)",
         "[optional.none()]",

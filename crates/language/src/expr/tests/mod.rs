@@ -138,7 +138,7 @@ fn hostile_texts_are_refused_and_not_fatal() {
 }
 
 #[test]
-fn what_may_be_nested_is_evaluated_on_an_ordinary_stack() {
+fn the_deepest_legal_expression_is_evaluated_on_an_ordinary_stack() {
     let (brackets, sums) = ("(".repeat(64), ")".repeat(64));
     let nested = "size([".repeat(32) + &"])".repeat(32);
     let texts = [
@@ -182,7 +182,7 @@ fn large_maps_and_long_conditions_compile() {
 
 /// Every way to make much out of little ends with the budget, before time and memory do.
 #[test]
-fn the_budget_ends_whatever_runs_away() {
+fn the_budget_ends_runaway_expressions() {
     let members: Vec<String> = (0..5_000).map(|n| format!("\"k{n}\":{n}")).collect();
     let items: Vec<String> = (0..5_000).map(|n| n.to_string()).collect();
     let json = format!(
@@ -244,7 +244,7 @@ fn an_exhausted_budget_is_not_absorbed() {
 }
 
 #[test]
-fn what_is_borrowed_stays_borrowed() {
+fn texts_of_an_event_are_not_copied() {
     let event = parse(EVENT);
     let scope = Scope::default().bind(Root::Event, &event);
     let expr = Expr::compile("event.data.tags + [event.type]", &ROOTS).expect("compiles");
@@ -372,7 +372,7 @@ fn errors_point_at_bytes_of_the_text() {
 }
 
 #[test]
-fn what_an_expression_reads_is_known() {
+fn the_paths_that_an_expression_reads_are_known() {
     let text = "has(state.a) && state.b.c == state['d'] && event.data.exists(x, x == state.e[0])";
     let expr = Expr::compile(text, &ROOTS).expect("compiles");
     assert!(expr.reads(Root::State) && expr.reads(Root::Event) && !expr.reads(Root::Key));
@@ -454,7 +454,7 @@ fn values_of_the_event_are_rendered_sorted_at_every_level() {
 }
 
 #[test]
-fn what_is_too_deep_to_be_read_again_is_not_rendered() {
+fn a_value_nested_too_deep_to_be_read_again_is_not_rendered() {
     let text = "[1]".to_owned() + &".map(x, [x])".repeat(120) + &".map(x, [x])".repeat(20);
     let message = run(&text).expect_err("too deep");
     assert!(

@@ -67,7 +67,7 @@ pub(super) fn call(function: Function, arguments: &[Type], texts: &[Option<&str>
     }
 }
 
-/// The kinds of arguments, and what is given, of functions that give the same whatever they are called with.
+/// The kinds of arguments, and what is given, of functions that give the same for all arguments.
 fn signature(function: Function) -> Option<(&'static [Kinds], Type)> {
     const ANY_TEXT: Kinds = Kinds::STRING;
     const TIMES: Kinds = Kinds::TIMESTAMP.with(Kinds::DURATION);

@@ -121,7 +121,7 @@ fn a_guard_lets_what_may_be_missing_be_read() {
 }
 
 #[test]
-fn what_would_fail_is_told_at_its_place() {
+fn an_operation_that_would_fail_is_reported_at_its_place() {
     use FaultKind::{Certain, CertainGuard, Overload, Unguarded, UnguardedState, UnknownField};
     for (text, kind, place) in [
         ("event.data.totl", UnknownField, "totl"),
@@ -204,7 +204,7 @@ fn what_would_fail_is_told_at_its_place() {
 }
 
 #[test]
-fn what_may_be_missing_is_told_once() {
+fn a_value_that_may_be_missing_is_reported_once() {
     let found = faults("event.data.note + event.data.note");
     assert_eq!(found.len(), 1, "{found:?}");
 }

@@ -149,7 +149,7 @@ fn zones_with_odd_changes_have_their_times() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_its_place() {
+fn a_mistake_in_a_cron_expression_is_reported_with_its_place() {
     let cases = [
         (
             "0 6 * *",
@@ -166,17 +166,25 @@ fn what_is_wrong_is_told_with_its_place() {
             0..6,
             "a cron expression has five fields (minute, hour, day of the month, month, day of the week), this one has 1",
         ),
-        ("0 24 * * *", 2..4, "hour: \"24\" is none, allowed are 0 to 23"),
-        ("1,,2 * * * *", 0..4, "minute: \"\" is none, allowed are 0 to 59"),
+        (
+            "0 24 * * *",
+            2..4,
+            "hour: \"24\" is not allowed; allowed are 0 to 23",
+        ),
+        (
+            "1,,2 * * * *",
+            0..4,
+            "minute: \"\" is not allowed; allowed are 0 to 59",
+        ),
         (
             "0 6 L * *",
             4..5,
-            "day of the month: \"L\" is none, allowed are 1 to 31",
+            "day of the month: \"L\" is not allowed; allowed are 1 to 31",
         ),
         (
             "0 6 * * MON,FRY",
             12..15,
-            "day of the week: \"FRY\" is none, allowed are 0 to 7, or SUN to SAT",
+            "day of the week: \"FRY\" is not allowed; allowed are 0 to 7, or SUN to SAT",
         ),
         ("20-10 * * * *", 0..5, "minute: the range 20-10 goes backwards"),
         (
@@ -187,14 +195,18 @@ fn what_is_wrong_is_told_with_its_place() {
         (
             "*/0 * * * *",
             0..3,
-            "minute: \"0\" is no step, allowed are 1 to 59",
+            "minute: \"0\" is not a step, allowed are 1 to 59",
         ),
         (
             "0 0 30 2 *",
             0..10,
             "no day fits: the months that are named do not have such a day",
         ),
-        ("+1 * * * *", 0..2, "minute: \"+1\" is none, allowed are 0 to 59"),
+        (
+            "+1 * * * *",
+            0..2,
+            "minute: \"+1\" is not allowed; allowed are 0 to 59",
+        ),
     ];
     for (text, at, message) in cases {
         let error = Cron::parse(text).expect_err(text);

@@ -4,8 +4,10 @@ use proptest::prelude::*;
 use saga_runner_kernel::ids::{InstanceId, Key, SagaName, TenantId, TimeMs};
 use saga_runner_kernel::input::{Control, Input, InputBody, Origin, SourceStream};
 
+use super::stored_order::rank;
 use super::*;
 use crate::machine::message::{Arrival, Delivery};
+use crate::storage::rows::Stamp;
 
 const EVENTS: SourceStream = SourceStream::AggregateEvents;
 const RESULTS: SourceStream = SourceStream::WorkflowEvents;
@@ -91,7 +93,7 @@ fn take(merge: &mut CatchUp, ground: Ground) -> (Delivery, InOrder) {
 }
 
 #[test]
-fn what_was_stored_first_comes_first_and_deliveries_are_split_where_streams_meet() {
+fn deliveries_come_in_stored_order_and_are_split_where_streams_meet() {
     let mut merge = begun();
     merge.push(delivery(EVENTS, 0, &[(1, 10), (2, 20), (5, 30)]));
     merge.push(delivery(RESULTS, 0, &[(7, 15), (8, 20)]));
@@ -311,7 +313,7 @@ fn ends_noted_by_a_clock_that_was_put_back_are_noted_again() {
 }
 
 #[test]
-fn what_is_put_back_comes_again_from_behind_the_position() {
+fn a_delivery_that_is_put_back_is_taken_again_after_the_position() {
     let mut merge = begun();
     merge.push(delivery(EVENTS, 0, &[(1, 10), (2, 20), (3, 30)]));
     merge.push(delivery(RESULTS, 0, &[(1, 25)]));
@@ -330,7 +332,7 @@ fn what_is_put_back_comes_again_from_behind_the_position() {
 }
 
 #[test]
-fn what_waits_is_counted_by_stream() {
+fn waiting_deliveries_are_counted_by_stream() {
     let mut merge = begun();
     let bounds = Bounds {
         deliveries: 2,

@@ -80,7 +80,7 @@ async fn halted(world: &World) -> Halt {
 }
 
 #[tokio::test]
-async fn what_is_removed_while_no_shard_is_open_ends_reading_when_the_next_one_is() {
+async fn messages_removed_while_no_shard_is_open_end_reading_when_one_opens() {
     let broker = Scripted::new();
     orders(&broker, 0..10, 1, 0);
     let mut world = Plan::new(1).start(broker.clone());
@@ -99,7 +99,7 @@ async fn what_is_removed_while_no_shard_is_open_ends_reading_when_the_next_one_i
 }
 
 #[tokio::test]
-async fn what_is_removed_while_nobody_reads_is_told_beside_what_ended_the_reading() {
+async fn messages_removed_while_no_reader_runs_are_reported_with_the_first_reason() {
     let broker = Scripted::new();
     orders(&broker, 0..6, 1, 0);
     let mut world = Plan::new(1).start(broker.clone());

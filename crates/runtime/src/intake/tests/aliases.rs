@@ -140,7 +140,8 @@ fn without_a_value_there_is_no_address_and_no_key_is_one() {
     assert_eq!(unreadable(&router, EVENTS, &forged).reason, "correlation.invalid");
 }
 
-const ADDRESS: &str = "tenant.acme.workflow.order.=40alias=2Ftracking=2Fa";
+const ADDRESS: &str = "runner.shop.control.acme.order.=40alias=2Ftracking=2Fa";
+const INSTANCE: &str = "runner.shop.control.acme.order.o-1";
 
 #[test]
 fn owners_tell_an_alias_that_they_have_it_and_that_they_do_not() {
@@ -177,7 +178,6 @@ fn owners_tell_an_alias_that_they_have_it_and_that_they_do_not() {
 
 #[test]
 fn an_alias_answers_a_generation_of_an_instance() {
-    let subject = "tenant.acme.workflow.order.o-1";
     let said = |value: &str, refused: bool| {
         let alias = json!({"name": "tracking", "value": value});
         json!({"request_id": "r-1", "control": "alias_answered", "alias": alias, "generation": 2, "refused": refused})
@@ -186,7 +186,7 @@ fn an_alias_answers_a_generation_of_an_instance() {
         let found = inputs(
             &router(),
             CONTROLS,
-            &message(subject, said("a", refused).to_string()),
+            &message(INSTANCE, said("a", refused).to_string()),
         );
         let alias = Alias {
             name: "tracking".to_owned(),
@@ -199,7 +199,7 @@ fn an_alias_answers_a_generation_of_an_instance() {
             InputBody::Control(Control::AliasAnswered { via, refused })
         );
     }
-    let forged = message(subject, said("", true).to_string());
+    let forged = message(INSTANCE, said("", true).to_string());
     assert_eq!(unreadable(&router(), CONTROLS, &forged).reason, "payload.schema");
 }
 
@@ -237,11 +237,7 @@ fn a_forwarded_event_is_the_event_as_it_was() {
         },
     };
     let body = serde_json::to_vec(&envelope).expect("JSON");
-    let found = inputs(
-        &router(),
-        CONTROLS,
-        &message("tenant.acme.workflow.order.o-1", body),
-    );
+    let found = inputs(&router(), CONTROLS, &message(INSTANCE, body));
     let [input] = found.as_slice() else {
         panic!("one input: {found:?}")
     };
@@ -264,11 +260,7 @@ fn a_forwarded_event_is_the_event_as_it_was() {
 fn a_control_message_that_speaks_of_forwarding_is_none() {
     let signal =
         json!({"request_id": "r-1", "control": "signal", "name": "go", "data": {"control": "forward"}});
-    let found = inputs(
-        &router(),
-        CONTROLS,
-        &message("tenant.acme.workflow.order.o-1", signal.to_string()),
-    );
+    let found = inputs(&router(), CONTROLS, &message(INSTANCE, signal.to_string()));
     assert!(matches!(
         found[0].body,
         InputBody::Control(Control::Signal { .. })
@@ -280,11 +272,7 @@ fn a_control_message_that_speaks_of_forwarding_is_none() {
         json!({"request_id": "r-1", "control": "forward"}),
         json!({"request_id": "r-1", "control": "forward", "alias": {"name": "tracking"}, "generation": 1, "time_ms": 1, "event": {}}),
     ] {
-        let found = unreadable(
-            &router(),
-            CONTROLS,
-            &message("tenant.acme.workflow.order.o-1", broken.to_string()),
-        );
+        let found = unreadable(&router(), CONTROLS, &message(INSTANCE, broken.to_string()));
         assert_eq!(found.reason, "payload.schema");
     }
 }

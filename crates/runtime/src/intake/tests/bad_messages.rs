@@ -261,14 +261,19 @@ fn results_that_cannot_be_read_are_unknown_outcomes() {
 
 #[test]
 fn controls_that_cannot_be_read_have_a_reason() {
-    let control = |body: &str| {
-        let subject = "tenant.acme.workflow.order.o-1";
+    let by = |subject: &str, body: &str| {
         unreadable(&router(), SourceStream::WorkflowCommands, &message(subject, body)).reason
     };
-    assert_eq!(
-        control(r#"{"request_id":"r","control":"explode"}"#),
-        "payload.schema"
-    );
+    let control = |body: &str| by("runner.shop.control.acme.order.o-1", body);
+    for subject in [
+        "tenant.acme.workflow.order.o-1",
+        "runner.shop.control.acme.order.o-1",
+    ] {
+        assert_eq!(
+            by(subject, r#"{"request_id":"r","control":"explode"}"#),
+            "payload.schema"
+        );
+    }
     assert_eq!(
         control(r#"{"request_id":"","control":"retry"}"#),
         "request_id.missing"
@@ -287,12 +292,12 @@ fn controls_that_cannot_be_read_have_a_reason() {
     );
     for said in [
         r#""retry","step":"s","as":"done""#,
-        r#""skip","step":"s","result":{}"#,
+        r#""skip","step":"s""#,
         r#""resolve","as":"done""#,
         r#""resolve","step":"s","as":"not_done","result":{}"#,
         r#""resolve","step":"s","result":{}"#,
     ] {
-        let body = format!(r#"{{"request_id":"r","control":{said}}}"#);
+        let body = format!(r#"{{"request_id":"r","principal":{{"role":"operator"}},"control":{said}}}"#);
         assert_eq!(control(&body), "payload.schema", "{said}");
     }
     for said in [

@@ -46,7 +46,7 @@ fn a_type_that_names_its_aggregate_is_not_prefixed_again() {
 }
 
 #[test]
-fn what_nobody_waits_for_yields_nothing_and_its_payload_is_not_judged() {
+fn an_event_without_a_handler_yields_nothing_and_its_payload_is_not_checked() {
     let source =
         event(json!({"event_type": "Seen", "payload": {"a": 1}})).replace(r#""a":1"#, r#""a":1,"a":2"#);
     assert!(routed(&router(), EVENTS, &message(SUBJECT, source)).is_empty());
@@ -263,10 +263,6 @@ fn results_and_controls_find_the_instance_that_they_name() {
     assert_eq!(
         control(r#"{"request_id":"r-1","control":"cancel","reason":"enough"}"#),
         InputBody::Control(Control::cancel("enough".to_owned()))
-    );
-    assert_eq!(
-        control(r#"{"request_id":"r-1","control":"retry"}"#),
-        InputBody::Control(Control::Retry)
     );
     assert_eq!(
         control(

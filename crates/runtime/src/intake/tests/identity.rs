@@ -72,7 +72,7 @@ async fn fed_and_cut(count: u64) -> (Scripted, World, Shard) {
 }
 
 #[tokio::test]
-async fn what_grew_again_while_the_connection_was_away_is_not_handed_over() {
+async fn messages_of_a_stream_that_grew_again_during_a_disconnection_are_not_delivered() {
     let (broker, world, shard) = fed_and_cut(10).await;
     broker.forget_behind(STREAMS[0], 5);
     orders(&broker, 100..107);

@@ -10,6 +10,7 @@ mod good_messages;
 mod identity;
 mod reading;
 mod rerouted;
+mod senders;
 mod world;
 
 use std::sync::Arc;
@@ -31,6 +32,7 @@ use fixtures::{acme, event, order_saga, saga};
 fn router_of(active: Vec<Arc<Definition>>, archived: Vec<Arc<Definition>>) -> Router {
     Router {
         decoder: Decoder {
+            cluster: "shop".to_owned(),
             tenancy: Tenancy::Multi,
             tenants: None,
             limits: Limits::default(),

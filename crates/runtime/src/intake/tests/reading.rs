@@ -319,7 +319,7 @@ async fn halted(world: &World) -> Halt {
 }
 
 #[tokio::test]
-async fn what_is_dropped_while_nobody_reads_ends_reading() {
+async fn messages_dropped_while_no_reader_runs_end_reading() {
     for one_by_one in [false, true] {
         let broker = Scripted::new();
         for order in 0..5 {
@@ -351,7 +351,7 @@ async fn what_is_dropped_while_nobody_reads_ends_reading() {
 
 /// The end that the probe asks for is that of before, and the silence that of behind.
 #[tokio::test]
-async fn what_is_dropped_in_the_middle_of_a_probe_is_not_passed_over() {
+async fn a_message_dropped_during_a_probe_is_not_skipped() {
     let broker = Scripted::new();
     for order in 0..5 {
         place(&broker, &format!("o-{order}"), 1);
@@ -404,7 +404,7 @@ async fn nothing_behind_a_gap_in_a_backlog_is_mailed() {
 }
 
 #[tokio::test]
-async fn what_was_removed_before_the_start_or_behind_the_reader_is_not_missed() {
+async fn messages_removed_before_the_start_or_behind_the_reader_are_not_missed() {
     let broker = Scripted::new();
     for order in 0..20 {
         place(&broker, &format!("o-{order}"), 1);
@@ -723,7 +723,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_stalls_breaks_or_restarts_every_shard_gets_each_input_once_in_order(storm in storms()) {
+    fn every_shard_gets_each_input_once_in_order_despite_stalls_breaks_and_restarts(storm in storms()) {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_time()

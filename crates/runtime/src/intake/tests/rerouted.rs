@@ -131,12 +131,12 @@ async fn mixed(mailbox: usize) {
 }
 
 #[tokio::test]
-async fn what_was_mailed_before_a_reload_says_so_and_comes_again_as_the_new_definitions_route_it() {
+async fn a_delivery_from_before_a_reload_is_marked_and_routed_again_by_the_new_definitions() {
     mixed(64).await;
 }
 
 /// One delivery is not of both, nor does a watermark of the one pass over what the other would have heard.
 #[tokio::test]
-async fn what_waits_for_room_in_a_mailbox_during_a_reload_is_told_apart() {
+async fn deliveries_waiting_during_a_reload_are_never_merged_with_later_ones() {
     mixed(1).await;
 }

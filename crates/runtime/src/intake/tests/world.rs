@@ -109,6 +109,7 @@ impl Plan {
             positions.push(position);
         }
         let intake = Intake::start(IntakeSpec {
+            cluster: "shop".to_owned(),
             broker: real,
             shards,
             shard_count: self.shards,

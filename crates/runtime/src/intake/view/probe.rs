@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::{Purpose, Question, View};
+use super::View;
+use super::question::{Purpose, Question};
 use crate::intake::identity::Place;
 use crate::kernel::ids::TimeMs;
 use crate::kernel::planted::{Bug, is_planted};

@@ -1,41 +1,77 @@
 //! Instances, as the partition shows them that has them.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
+use futures::stream::BoxStream;
 use serde::Serialize;
 
-use super::{ControlError, Page, PageRequest, Published};
-use crate::kernel::envelope::ControlVerb;
+use super::{
+    Awaited, ControlError, Happened, InstanceCount, InstanceFilter, InstanceSummary, Page, PageRequest,
+    Patience, Reached, Requested, StartRequest,
+};
+use crate::kernel::envelope::ControlMessage;
 use crate::kernel::ids::{InstanceId, SagaName, TenantId};
 use crate::kernel::patch::Note;
 use crate::kernel::recorded::Recorded;
 use crate::kernel::view::InstanceView;
+use crate::kernel::view::pending::AwaitedView;
+use crate::kernel::view::why::Why;
 
 /// Questions to the partition of an instance, or to all.
 #[async_trait]
 pub trait Instances: Send + Sync + 'static {
-    /// Starts an instance with an input, a JSON object.
+    /// Starts an instance with an input, and waits for what happens to that as `patience` says. What happens to it is decided where
+    /// the instance is, in the order of its inputs, and not before.
     ///
     /// # Errors
     /// [`ControlError::NotFound`] without such a saga, [`ControlError::Invalid`] for an input that it does not
-    /// take, [`ControlError::Conflict`] where the instance is there already, by another request.
+    /// take, [`ControlError::Mismatch`] where another request had its id, [`ControlError::Unavailable`] where waiting is asked for
+    /// and this process does not work on the shard; nothing is stored then.
     async fn start(
         &self,
         instance: &InstanceId,
-        request_id: &str,
-        input: serde_json::Map<String, serde_json::Value>,
-    ) -> Result<Published, ControlError>;
+        request: StartRequest,
+        patience: Patience,
+    ) -> Result<Requested, ControlError>;
 
-    /// Sends a control message to an instance.
+    /// Sends a control message to an instance, by the subject that its verb belongs to, and waits for what happens to it where
+    /// `patience` says so. In a process that does not work on its shard it is not checked, and the instance has the only word.
     ///
     /// # Errors
     /// [`ControlError::NotFound`] without the instance, [`ControlError::Conflict`] for a message that would change
-    /// nothing as things are.
+    /// nothing as things are, and the others as of [`Self::start`].
     async fn control(
         &self,
         instance: &InstanceId,
-        request_id: &str,
-        verb: ControlVerb,
-    ) -> Result<Published, ControlError>;
+        message: ControlMessage,
+        patience: Option<Patience>,
+    ) -> Result<Requested, ControlError>;
+
+    /// Waits until an instance has got somewhere, at most as long as `time`.
+    ///
+    /// # Errors
+    /// [`ControlError::NotFound`] without the instance, [`ControlError::Unavailable`] where this process does not work on its
+    /// shard.
+    async fn reach(
+        &self,
+        instance: &InstanceId,
+        generation: Option<u32>,
+        awaited: Awaited,
+        time: Duration,
+    ) -> Result<Reached, ControlError>;
+
+    /// What happens to an instance, beginning behind the entry `after`; without one, with its newest `newest` entries. It ends when
+    /// the instance has ended and everything is told, or with the process.
+    ///
+    /// # Errors
+    /// As [`Self::reach`].
+    async fn happenings(
+        &self,
+        instance: &InstanceId,
+        after: Option<u64>,
+        newest: usize,
+    ) -> Result<BoxStream<'static, Happened>, ControlError>;
 
     /// Instances of a saga: of each shard the live ones by key, then the ended ones, oldest first; only those that something
     /// keeps from going on, or that nothing does, where `blocked` says so.
@@ -47,8 +83,38 @@ pub trait Instances: Send + Sync + 'static {
         page: PageRequest,
     ) -> Result<Page<InstanceView>, ControlError>;
 
+    /// Instances across sagas that a filter asks for, from the index that their partitions keep.
+    ///
+    /// # Errors
+    /// [`ControlError::Invalid`] for a cursor that is none of this list.
+    async fn search(
+        &self,
+        tenant: &TenantId,
+        filter: InstanceFilter,
+        page: PageRequest,
+    ) -> Result<Page<InstanceSummary>, ControlError>;
+
+    /// How many instances a filter asks for, by category.
+    ///
+    /// # Errors
+    /// [`ControlError::Invalid`] for a filter by something else than saga and category.
+    async fn count(&self, tenant: &TenantId, filter: InstanceFilter) -> Result<InstanceCount, ControlError>;
+
     /// One instance with its history, newest entry first.
     async fn instance(&self, id: &InstanceId, history: usize) -> Result<InstanceDetail, ControlError>;
+
+    /// Why an instance does not go on. What workers have said about its calls is part of the answer, for which the broker is
+    /// asked at most twice.
+    ///
+    /// # Errors
+    /// [`ControlError::NotFound`] without the instance.
+    async fn why(&self, id: &InstanceId) -> Result<Why, ControlError>;
+
+    /// The history of an instance, newest entry first.
+    ///
+    /// # Errors
+    /// [`ControlError::NotFound`] without the instance, [`ControlError::Invalid`] for a cursor that is none of its history.
+    async fn history(&self, id: &InstanceId, page: PageRequest) -> Result<Page<HistoryView>, ControlError>;
 
     /// The inputs that an instance has taken, oldest first, as far as the streams still have them.
     ///
@@ -71,6 +137,9 @@ pub struct RecordedInputs {
 pub struct InstanceDetail {
     #[serde(flatten)]
     pub instance: InstanceView,
+    /// What it waits for; [`Instances::why`] tells of the calls as well.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pending: Vec<AwaitedView>,
     pub history: Vec<HistoryView>,
 }
 

@@ -10,16 +10,31 @@ pub use crate::kernel::recorded::LetterDecision;
 /// Questions to the partitions about their dead letters.
 #[async_trait]
 pub trait DeadLetters: Send + Sync + 'static {
-    /// Dead letters of a tenant, oldest first.
+    /// Dead letters of a tenant that a filter wants, oldest first. A page may be short, or empty, although the list goes on.
     async fn dead_letters(
         &self,
         tenant: &TenantId,
+        filter: LetterFilter,
         page: PageRequest,
     ) -> Result<Page<DeadLetterView>, ControlError>;
+
+    /// One dead letter, named as its view names it.
+    ///
+    /// # Errors
+    /// [`ControlError::NotFound`] where the tenant has none of this name.
+    async fn dead_letter(&self, tenant: &TenantId, id: &str) -> Result<DeadLetterView, ControlError>;
 
     /// Decides on a dead letter, named as its view names it.
     async fn decide(&self, tenant: &TenantId, id: &str, decision: LetterDecision)
     -> Result<(), ControlError>;
+}
+
+/// Which dead letters are wanted: those that have all that is named.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LetterFilter {
+    pub saga: Option<String>,
+    pub key: Option<String>,
+    pub reason: Option<String>,
 }
 
 #[derive(Debug, Clone, Serialize)]

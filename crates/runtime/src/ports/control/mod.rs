@@ -5,20 +5,31 @@
 
 mod aliases;
 mod instances;
+mod jobs;
 mod letters;
 mod node;
+mod requests;
 mod schedules;
+mod search;
 mod shards;
 mod versions;
 
 pub use aliases::{AliasView, Aliases, OwnerView};
 pub use instances::{HistoryView, InstanceDetail, Instances, RecordedInputs};
-pub use letters::{DeadLetterView, DeadLetters, LetterDecision};
+pub use jobs::{
+    JobCommand, JobFailure, JobInstance, JobOptions, JobOrder, JobPlan, JobRequest, JobVerb, JobView, Jobs,
+};
+pub use letters::{DeadLetterView, DeadLetters, LetterDecision, LetterFilter};
 pub use node::{
     BreakerForce, BreakerView, Check, ConsumerInfo, DefinitionInfo, DrainStarted, Forced, Health, Info,
     LastReload, NodeControl, Readiness, ReloadError, Reloaded, SagaChange, Tenants,
 };
+pub use requests::{
+    Awaited, Happened, InstanceBrief, Patience, Reached, RequestOutcome, RequestState, Requested,
+    StartRequest,
+};
 pub use schedules::{ScheduleOrder, ScheduleView, Schedules, SkippedView};
+pub use search::{InstanceCount, InstanceFilter, InstanceSummary, StatusView};
 pub use shards::{AcceptReport, AcceptRequest, AcceptVerb, AcceptedView, Sequences, ShardControl, ShardView};
 pub use versions::{
     DefinitionDetail, DefinitionView, MigrationReport, MigrationRequest, Problem, Refusal, Versions,
@@ -34,9 +45,9 @@ pub trait PartitionControl: Instances + DeadLetters + Versions + Schedules + Ali
 impl<T: Instances + DeadLetters + Versions + Schedules + Aliases> PartitionControl for T {}
 
 /// All that the API asks.
-pub trait Control: NodeControl + ShardControl + PartitionControl {}
+pub trait Control: NodeControl + ShardControl + PartitionControl + Jobs {}
 
-impl<T: NodeControl + ShardControl + PartitionControl> Control for T {}
+impl<T: NodeControl + ShardControl + PartitionControl + Jobs> Control for T {}
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
@@ -46,6 +57,9 @@ pub enum ControlError {
     Invalid(String),
     #[error("{0}")]
     Conflict(String),
+    /// The id of the request was used for another one.
+    #[error("{0}")]
+    Mismatch(String),
     /// What it is for was given up, or is over: it never will be of use again.
     #[error("{0}")]
     Gone(String),

@@ -68,7 +68,7 @@ pub enum BreakerForce {
     Auto,
 }
 
-/// What became of that.
+/// The outcome of that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Forced {
     Now,
@@ -145,7 +145,7 @@ pub struct ConsumerInfo {
     /// Absent until it was looked at.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exists: Option<bool>,
-    /// Commands that nobody was given yet.
+    /// Commands not delivered yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pending: Option<u64>,
     /// Commands that a worker was given and has not answered for.
@@ -166,7 +166,7 @@ pub struct Reloaded {
     pub revision: u64,
     /// Sagas that are others than before, by name.
     pub sagas: Vec<SagaChange>,
-    /// Whether the effects began anew.
+    /// Whether the effects began again.
     pub effects_changed: bool,
     /// The effects in force.
     pub effects: Vec<String>,

@@ -135,13 +135,13 @@ pub struct AcceptReport {
     pub detail: String,
     pub position: u64,
     pub new_position: u64,
-    /// Messages that the shard never reads.
+    /// Messages that the shard never reads, and before its position those among which some are gone unread.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<Sequences>,
     /// Messages of the stream that it reads next; those that it has read before count as repetitions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to_read: Option<Sequences>,
-    /// What is accepted as lost, and what becomes of the rest.
+    /// What is accepted as lost, and what happens to the rest.
     pub lost: Vec<String>,
     /// The position was moved; false after a dry run.
     pub done: bool,

@@ -39,21 +39,21 @@ pub struct MigrationReport {
     /// Names the migration.
     pub id: String,
     pub saga: String,
-    /// Hash of the version that instances go over to, or, to undo that, come back from.
+    /// Hash of the version that instances migrate to, or, to undo that, come back from.
     pub version: String,
     pub dry_run: bool,
     pub undo: bool,
     /// False while it is at work.
     pub finished: bool,
-    /// Why it was broken off before all were looked at.
+    /// Why it was aborted before all were looked at.
     pub problem: Option<String>,
     /// Instances to look at, as they were counted at the beginning.
     pub total: u64,
     /// Instances looked at so far.
     pub seen: u64,
-    /// Instances that were asked to go over, or would be.
+    /// Instances that were asked to migrate, or would be.
     pub moved: u64,
-    /// What begins at once in those that go over, by the part of the definition that asks for it, with how many of them.
+    /// What begins at once in those that migrate, by the part of the definition that asks for it, with how many of them.
     pub starts: BTreeMap<String, u64>,
     /// Instances that stay as they are.
     pub refused: u64,
@@ -69,7 +69,7 @@ impl MigrationReport {
     }
 }
 
-/// An instance that cannot go over.
+/// An instance that cannot be migrated.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Refusal {
     /// `<tenant>/<saga>/<key>`
@@ -84,7 +84,7 @@ pub struct Refusal {
 /// Something that has no place in the other version.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// Where the file would have to say what becomes of it, as `file:line:column`; empty where no file can.
+    /// Where the file would have to say what happens to it, as `file:line:column`; empty where no file can.
     pub at: String,
     pub message: String,
 }

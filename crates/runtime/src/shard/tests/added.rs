@@ -156,7 +156,7 @@ async fn events_in_the_mailbox_are_fed_again_for_a_saga_that_is_added_before_the
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn what_waits_for_its_turn_in_stored_order_is_fed_again_for_a_saga_that_is_added_meanwhile() {
+async fn deliveries_waiting_in_stored_order_are_read_again_for_a_saga_added_meanwhile() {
     let mut world = World::new();
     world.settings.catch_up_wait = Millis::seconds(10);
     let mut shard = world.start();

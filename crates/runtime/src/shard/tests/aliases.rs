@@ -303,7 +303,7 @@ async fn an_event_waits_for_its_alias_across_a_restart() {
     post.shard.stop().await;
 }
 
-/// What became of an event for whose alias nobody has come.
+/// The outcome of an event for whose alias nobody has come.
 async fn unmatched(more: &str, wait: Duration) -> (u64, Vec<String>) {
     let world = world(more);
     let mut post = Post::of(&world);
@@ -357,7 +357,7 @@ async fn an_event_whose_alias_nobody_registers_ends_as_the_saga_says() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn what_has_ended_is_no_owner_and_its_next_generation_is_another() {
+async fn an_ended_instance_owns_no_alias_and_its_next_generation_is_another_owner() {
     let world = world("reuse: always\n");
     let mut post = Post::of(&world);
     post.packed("t1", "a", "T-1").await;
@@ -483,7 +483,7 @@ async fn a_refusal_that_is_on_its_way_survives_a_restart_and_is_heard_once() {
 
 /// A dead letter may be kept for longer than the alias remembers who gave it up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn who_is_taken_after_it_has_been_forgotten_gives_the_alias_up() {
+async fn a_registration_confirmed_after_the_owner_is_gone_is_released() {
     for forgotten in [false, true] {
         let mut world = world("");
         let (mut post, number) = refused(&mut world, "b").await;
@@ -508,7 +508,7 @@ async fn who_is_taken_after_it_has_been_forgotten_gives_the_alias_up() {
 
 /// The next generation has registered the same alias: what the first one is told is not for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn what_one_generation_is_told_is_not_heard_by_the_next() {
+async fn a_message_to_one_generation_does_not_reach_the_next() {
     let mut world = world("reuse: always\n");
     let (mut post, number) = refused(&mut world, "b").await;
     for key in ["a", "b"] {

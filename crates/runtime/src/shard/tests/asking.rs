@@ -164,7 +164,7 @@ async fn a_parcel_without_a_number_asks_nobody() {
     post.shard.stop().await;
 }
 
-/// What is given again behind a dead letter keeps its order, and its timer asks anew.
+/// What is given again behind a dead letter keeps its order, and its timer asks again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_forwarded_event_that_is_poison_holds_up_the_timer_and_what_waits_behind_it() {
     let world = world(LOST);

@@ -220,7 +220,7 @@ async fn a_stream_that_cannot_be_read_is_left_out_and_the_history_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn after_a_break_the_ends_are_noted_anew() {
+async fn after_a_break_the_ends_are_noted_again() {
     let world = world();
     let mut shard = world.start();
     shard.deliver(EVENTS, 1, vec![pay_opened("p", 1)]).await;
@@ -279,7 +279,7 @@ async fn while_catching_up_timers_wait_for_readable_streams_as_long_as_it_takes(
     world.clock.advance_wall(HOUR);
     let shard = world.start();
     for number in 0..5 {
-        // Each watermark is a sign of life.
+        // Each watermark is a heartbeat.
         let watermark = 10 * number + 10;
         shard
             .deliver_after(RESULTS, 10 * number, watermark, Vec::new())

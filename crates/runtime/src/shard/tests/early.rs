@@ -63,7 +63,7 @@ async fn an_event_whose_instance_does_not_begin_in_time_is_dropped() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn what_waits_is_bounded_for_the_shard() {
+async fn early_inputs_are_bounded_per_shard() {
     let mut world = with("no_instance: {park: 1h}");
     world.limits.early_inputs = 2;
     let shard = world.start();

@@ -40,7 +40,7 @@ impl Transactions for Disk {
 
 /// The barriers that came last went past the payment, and the timer won over it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn what_came_while_the_disk_was_full_is_taken_before_what_came_later() {
+async fn messages_from_the_time_of_a_full_disk_are_applied_before_later_ones() {
     let disk = Disk::default();
     let is_full = Arc::clone(&disk.is_full);
     let mut world = World::over(move |settings, options| {

@@ -191,7 +191,7 @@ async fn an_adopted_shard_with_nothing_to_send_goes_on_by_itself() {
     shard.stop().await;
 }
 
-/// The ends of the streams were noted at the adoption, and one that was created anew never came to its end: the release was
+/// The ends of the streams were noted at the adoption, and one that was created again never came to its end: the release was
 /// refused for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_stream_that_is_rebound_while_an_adopted_shard_reads_it_is_read_to_the_end_that_it_has_then() {

@@ -417,7 +417,7 @@ async fn to_discard_the_timer_of_an_undo_leaves_it_to_an_operator() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn what_waited_for_its_definition_is_begun_with_care_after_a_crash() {
+async fn an_input_that_waited_for_its_definition_is_applied_alone_after_a_crash() {
     let settled = || of_pay("Pay.Settled", 2, &json!({"id": "p"}));
     let mut world = world_of(compile(UNDONE));
     let shard = world.start();

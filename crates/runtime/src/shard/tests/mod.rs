@@ -12,7 +12,6 @@ mod generations;
 mod held;
 mod letters;
 mod of_no_use;
-mod owners;
 mod poison;
 mod reposition;
 mod schedules;

@@ -110,7 +110,7 @@ async fn a_discard_goes_on_without_the_input_and_stops_at_the_next_poison() {
 /// Each decision let the next poison kill the process, whose note was of the decision and of no input: so it was never set
 /// aside, and the instance could not be helped.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn what_waits_behind_a_dead_letter_is_begun_with_care_after_a_crash() {
+async fn an_input_behind_a_dead_letter_is_applied_alone_after_a_crash() {
     let world = World::new();
     let shard = world.start();
     shard.deliver(EVENTS, 1, vec![opened("a", 1)]).await;
@@ -132,6 +132,68 @@ async fn what_waits_behind_a_dead_letter_is_begun_with_care_after_a_crash() {
     shard.decide(letters[0].0, Discard).await.unwrap();
     shard.until_idle().await;
     assert_eq!(shard.items("a"), json!([4]));
+    shard.stop().await;
+}
+
+/// The input that let the others in again was taken for what had killed the process: a result was given up in its place, and an
+/// operator who resumed a paused instance killed the process, each time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn after_a_crash_an_input_that_was_deferred_is_set_aside_and_not_the_one_that_readmits_it() {
+    let world = World::new();
+    let shard = world.start();
+    shard
+        .deliver(EVENTS, 1, vec![opened("a", 1), named("a", "List.Held", 1)])
+        .await;
+    for (sequence, n) in [(2, 1), (3, 13), (4, 2)] {
+        shard
+            .deliver(EVENTS, sequence, vec![added("a", sequence, n)])
+            .await;
+    }
+    shard.until_idle().await;
+    shard.stop().await;
+    die_with(&world, &added("a", 3, 13), 3);
+
+    let shard = world.start();
+    let released = vec![named("a", "List.Released", 5), added("a", 6, 3)];
+    shard.deliver_after(EVENTS, 4, 5, released).await;
+    shard.until_idle().await;
+    assert_eq!(shard.items("a"), json!([1]));
+    let letters = shard.dead_letters();
+    assert_eq!(letters.len(), 1);
+    assert_eq!(letters[0].1.reason, "poison.crash");
+    assert_eq!(letters[0].1.input.as_ref().unwrap().id, added("a", 3, 13).id);
+    assert_eq!(shard.inbox("a").1, ["List.Added/a/4", "List.Added/a/6"]);
+    shard.decide(letters[0].0, Discard).await.unwrap();
+    shard.until_idle().await;
+    assert_eq!(shard.items("a"), json!([1, 2, 3]));
+    assert_eq!(shard.inbox("a").1.len(), 0);
+    shard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn after_a_crash_an_early_event_is_set_aside_and_not_the_one_that_begins_its_instance() {
+    let mut world = World::new();
+    let early = LIST.replacen("\nkey:", "\nno_instance: {park: 1h}\nkey:", 1);
+    world.definitions = set_of(vec![compile(&early), compile(PAY)]);
+    let shard = world.start();
+    shard.deliver(EVENTS, 1, vec![added("a", 1, 13)]).await;
+    shard.deliver(EVENTS, 2, vec![added("a", 2, 2)]).await;
+    shard.until_idle().await;
+    shard.stop().await;
+    die_with(&world, &added("a", 1, 13), 3);
+
+    let shard = world.start();
+    shard.deliver(EVENTS, 3, vec![opened("a", 3)]).await;
+    shard.until_idle().await;
+    assert_eq!(shard.items("a"), json!([]));
+    let letters = shard.dead_letters();
+    assert_eq!(letters.len(), 1);
+    assert_eq!(letters[0].1.input.as_ref().unwrap().id, added("a", 1, 13).id);
+    shard.decide(letters[0].0, Discard).await.unwrap();
+    shard.until_idle().await;
+    assert_eq!(shard.items("a"), json!([2]));
+    let timers = shard.handle.reader.clone().timers(None, 10).expect("readable");
+    assert_eq!(timers.len(), 0, "nothing is left to expire");
     shard.stop().await;
 }
 
@@ -330,7 +392,7 @@ async fn only_its_tenant_decides_about_a_dead_letter() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn what_cannot_be_read_is_kept_for_people_and_stops_nothing() {
+async fn an_unreadable_message_is_a_dead_letter_and_stops_nothing() {
     let world = World::new();
     let shard = world.start();
     let unreadable = Unreadable {

@@ -132,12 +132,13 @@ async fn a_shard_at_work_moves_behind_what_was_mailed_before() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn what_a_reader_has_found_halts_the_shard_after_a_restart_until_an_operator_decides() {
+async fn a_gap_that_a_reader_found_halts_the_shard_after_a_restart_until_an_operator_decides() {
     let world = World::new();
     let shard = world.start();
     shard.deliver_after(EVENTS, 0, 50, vec![opened("a", 50)]).await;
     let halt = HaltRow {
         is_gap: true,
+        lost_from: Some(20),
         message: "messages 20 to 30 are gone".to_owned(),
     };
     shard

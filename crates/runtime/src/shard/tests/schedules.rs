@@ -14,7 +14,7 @@ use super::world::{CONTROLS, EVENTS, Shard, World, compile, event, list, set_of}
 use crate::kernel::children::{ParentRef, SagaMessage};
 use crate::kernel::definition::DefinitionSet;
 use crate::kernel::ids::{CommandId, InstanceId, Key, SagaName, TenantId, TimeMs};
-use crate::kernel::input::{Control, Input, InputBody, Origin, WorkOutcome, WorkResult};
+use crate::kernel::input::{Control, Input, InputBody, OnConflict, Origin, WorkOutcome, WorkResult};
 use crate::kernel::schedule::{QUEUE_MAX, Skip, address};
 use crate::kernel::work::{WorkItem, WorkKind};
 use crate::ports::clock::Clock as _;
@@ -117,7 +117,7 @@ fn runs(world: &World, outcome: &str) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_planned_time_is_started_once_whatever_is_stopped() {
+async fn a_planned_time_is_started_once_despite_stops() {
     let world = world("");
     let mut shard = world.start();
     shard.until_idle().await;
@@ -368,7 +368,7 @@ async fn another_expression_counts_from_the_reload_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn what_was_missed_before_a_change_is_made_up_as_it_was_planned() {
+async fn runs_missed_before_a_change_are_started_at_their_planned_times() {
     let mut world = world(", catch_up: all, overlap: allow");
     let shard = world.start();
     shard.until_idle().await;
@@ -506,6 +506,7 @@ async fn the_address_of_a_schedule_is_no_instance() {
         },
         body: InputBody::Control(Control::Start {
             input: Bytes::from_static(b"{}"),
+            on_conflict: OnConflict::Fail,
             parent: Some(ParentRef {
                 saga: saga(),
                 key: Key::parse("parent").unwrap(),

@@ -91,7 +91,7 @@ async fn a_running_instance_keeps_its_version_which_is_forgotten_when_nobody_ref
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn what_waits_for_a_definition_is_applied_in_order_once_it_is_there() {
+async fn inputs_that_wait_for_a_definition_are_applied_in_order_once_it_is_there() {
     let mut world = World::new();
     let shard = world.start();
     shard.deliver(EVENTS, 1, vec![opened("a", 1)]).await;

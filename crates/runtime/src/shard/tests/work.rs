@@ -366,7 +366,7 @@ async fn a_stop_in_order_tells_which_calls_may_have_been_made_and_that_no_other_
     assert_eq!(shard.handle.begun, BTreeSet::from([cut_off]));
     shard.stop().await;
 
-    // Of a life that is killed nobody knows, and later ones know no more.
+    // The outcome of a killed life is unknown, and later ones know no more.
     let kill = |world: &World| {
         let killed = world
             .store()

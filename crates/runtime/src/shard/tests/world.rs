@@ -12,7 +12,6 @@ use tokio::sync::{mpsc, oneshot};
 use saga_runner_partition::storage::tables::LOCAL;
 use saga_runner_partition::storage::{Log, Memory, WriteSet};
 
-use super::owners::orphans;
 use crate::kernel::definition::{Definition, DefinitionSet, compile_archived};
 use crate::kernel::ids::{
     ClusterId, CommandId, DefinitionHash, EventId, InstanceId, Key, SagaName, TenantId, TimeMs,
@@ -532,7 +531,7 @@ impl Shard {
     pub async fn stop(self) {
         let reader = self.handle.reader.clone();
         self.handle.stop().await;
-        match orphans(&reader, &self.definitions) {
+        match reader.orphans(&self.definitions, &mut |_| {}) {
             Ok(found) => assert_eq!(found, [""; 0]),
             // The test has destroyed it.
             Err(StorageError::Corrupt(_)) => {}

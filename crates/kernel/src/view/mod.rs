@@ -3,6 +3,15 @@
 //! A view is derived and never stored. Without its definition an instance is still shown, with indices for
 //! names.
 
+mod blocked;
+pub mod instance_status;
+pub mod pending;
+mod stuck;
+pub mod why;
+
+pub use blocked::{BlockedView, Kept, LetterView, PausedView};
+pub use stuck::{StuckIn, StuckView};
+
 use std::collections::BTreeMap;
 
 use saga_runner_language::definition::Definition;
@@ -11,11 +20,9 @@ use saga_runner_language::ids::{InstanceId, TimeMs};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::ledger::{LedgerEntry, LedgerStatus};
-use super::record::{Failure, Question, Record, Registered, StepState, StepStatus, Summary};
-
-/// How long after its time a timer counts as overdue; until then it may be about to fire.
-const OVERDUE_MS: i64 = 1_000;
+use super::ledger::LedgerEntry;
+use super::patch::TimerRow;
+use super::record::{Buffered, Failure, Pending, Record, Registered, StepState, Stray, Summary};
 
 /// One instance.
 #[derive(Debug, Clone, Serialize)]
@@ -91,52 +98,6 @@ pub enum AliasView {
     },
 }
 
-/// What an instance waits for that does not come by itself.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct BlockedView {
-    /// Since when.
-    pub since: String,
-    /// The dead letter behind which its inputs wait.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub dead_letter: Option<LetterView>,
-    /// The definition that is not loaded.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub definition: Option<String>,
-    /// Inputs that wait because of these.
-    #[serde(skip_serializing_if = "is_nothing")]
-    pub inputs: usize,
-    /// Timers that are due and did not fire.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub overdue: Vec<TimerView>,
-    /// What waits for an operator; `stuck` has it in full.
-    #[serde(skip_serializing_if = "is_nothing")]
-    pub questions: usize,
-}
-
-/// A dead letter that stands in the way.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct LetterView {
-    /// By which it is decided on, where it can be.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub id: Option<String>,
-    pub reason: String,
-    pub message: String,
-}
-
-/// What is known of an instance's inputs beside its record.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Kept {
-    /// The dead letter behind which they wait, and when that input was stored.
-    pub behind: Option<(LetterView, TimeMs)>,
-    /// The first of them that waits for the definition of the instance.
-    pub unversioned: Option<TimeMs>,
-    /// How many of them wait for either.
-    pub inputs: usize,
-    /// Events that came while there was no instance and wait for one, and when the first of them was stored.
-    pub early: usize,
-    pub early_since: Option<TimeMs>,
-}
-
 /// Who has started an instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ParentView {
@@ -194,37 +155,6 @@ pub struct LedgerView {
     pub command_id: Option<String>,
 }
 
-/// Something that waits for an operator.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct StuckView {
-    pub step: String,
-    /// Index of the item, in a loop over a list.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub item: Option<u32>,
-    pub what: StuckIn,
-    /// The command of which nobody knows what became, if it is about one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub command_id: Option<String>,
-    /// The idempotency key with which its upstream was called.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub idempotency_key: Option<String>,
-    /// Why not.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub message: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub since: Option<String>,
-}
-
-/// What an operator is to decide about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum StuckIn {
-    /// Whether what the step does has happened.
-    Step,
-    /// What becomes of what it did.
-    Compensation,
-}
-
 /// Work of a step that the instance stopped waiting for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct StrayView {
@@ -255,6 +185,9 @@ pub struct BufferedView {
 pub struct TimerView {
     pub name: String,
     pub due: String,
+    /// The same, to compare with.
+    #[serde(skip)]
+    pub at: TimeMs,
 }
 
 /// Why an instance failed.
@@ -312,53 +245,25 @@ impl InstanceView {
                 .iter()
                 .map(|entry| LedgerView::new(step_name(usize::from(entry.step)), &entry))
                 .collect(),
-            stuck: stuck(record, &step_name),
+            stuck: stuck::stuck(record, &step_name),
             strays: record
                 .strays
                 .iter()
-                .map(|stray| StrayView {
-                    step: step_name(usize::from(stray.step)),
-                    item: stray.item,
-                    command_id: stray.outstanding.command.to_string(),
-                })
+                .map(|stray| StrayView::new(step_name(usize::from(stray.step)), stray))
                 .collect(),
             work: record
                 .program
                 .iter()
                 .flat_map(|program| &program.pending)
-                .map(|pending| PendingView {
-                    name: pending.name.clone(),
-                    command_id: pending.outstanding.command.to_string(),
-                })
+                .map(PendingView::new)
                 .collect(),
-            buffer: record
-                .buffer
-                .iter()
-                .map(|entry| BufferedView {
-                    name: entry.name.clone(),
-                    time: entry.time.to_string(),
-                })
-                .collect(),
-            timers: record
-                .timers
-                .values()
-                .map(|timer| TimerView {
-                    name: timer.name.clone(),
-                    due: timer.due.to_string(),
-                })
-                .collect(),
+            buffer: record.buffer.iter().map(BufferedView::new).collect(),
+            timers: record.timers.values().map(TimerView::of).collect(),
             failure: record.failure.as_ref().map(FailureView::new),
             outcome: record.early.as_ref().map(|early| early.outcome.clone()),
             blocked_by: None,
             deferred: record.deferred,
-            aliases: record
-                .aliases
-                .iter()
-                .fold(BTreeMap::new(), |mut shown, registered| {
-                    let values: &mut Vec<AliasView> = shown.entry(registered.alias.name.clone()).or_default();
-                    values.push(AliasView::of(registered));
-                    shown
-                }),
+            aliases: AliasView::by_name(&record.aliases),
         }
     }
 
@@ -371,75 +276,6 @@ impl InstanceView {
             ..Self::new(id, &summary.record, definition)
         }
     }
-}
-
-impl BlockedView {
-    /// What blocks a live instance at `now`: one rule for everyone who shows it.
-    #[must_use]
-    pub fn of(record: &Record, kept: Kept, now: TimeMs) -> Option<Self> {
-        let overdue: Vec<_> = record
-            .timers
-            .values()
-            .filter(|timer| timer.due.plus_ms(OVERDUE_MS) <= now)
-            .collect();
-        let steps = record
-            .step_states()
-            .filter(|(_, _, state)| state.status == StepStatus::Stuck)
-            .map(|(_, _, state)| state.question.as_ref().map(|question| question.since));
-        let entries = record.ledger.having(|status| status == LedgerStatus::Stuck);
-        let entries = entries.map(|(_, entry)| entry.question.as_ref().map(|question| question.since));
-        let questions: Vec<Option<TimeMs>> = steps.chain(entries).collect();
-        let behind = kept.behind.as_ref().map(|(_, since)| *since);
-        let since = [behind, kept.unversioned]
-            .into_iter()
-            .flatten()
-            .chain(overdue.iter().map(|timer| timer.due))
-            .chain(questions.iter().map(|since| since.unwrap_or(record.updated)))
-            .min()?;
-        Some(Self {
-            since: since.to_string(),
-            dead_letter: kept.behind.map(|(letter, _)| letter),
-            definition: kept.unversioned.map(|_| record.definition.to_string()),
-            inputs: kept.inputs,
-            overdue: overdue
-                .into_iter()
-                .map(|timer| TimerView {
-                    name: timer.name.clone(),
-                    due: timer.due.to_string(),
-                })
-                .collect(),
-            questions: questions.len(),
-        })
-    }
-}
-
-fn stuck(record: &Record, step_name: &impl Fn(usize) -> String) -> Vec<StuckView> {
-    let asked = |question: Option<&Question>| StuckView {
-        step: String::new(),
-        item: None,
-        what: StuckIn::Step,
-        command_id: question.map(|question| question.command.to_string()),
-        idempotency_key: question.map(|question| question.idempotency_key.clone()),
-        message: question.map(|question| question.message.clone()),
-        since: question.map(|question| question.since.to_string()),
-    };
-    let of_steps = record
-        .step_states()
-        .filter(|(_, _, state)| state.status == StepStatus::Stuck)
-        .map(|(step, item, state)| StuckView {
-            step: step_name(usize::from(step)),
-            item,
-            ..asked(state.question.as_deref())
-        });
-    let mut stuck: Vec<StuckView> = of_steps.collect();
-    let entries = record.ledger.having(|status| status == LedgerStatus::Stuck);
-    stuck.extend(entries.map(|(_, entry)| StuckView {
-        step: step_name(usize::from(entry.step)),
-        item: entry.item,
-        what: StuckIn::Compensation,
-        ..asked(entry.question.as_deref())
-    }));
-    stuck
 }
 
 impl StepView {
@@ -463,7 +299,45 @@ impl StepView {
     }
 }
 
+impl StrayView {
+    fn new(step: String, stray: &Stray) -> Self {
+        Self {
+            step,
+            item: stray.item,
+            command_id: stray.outstanding.command.to_string(),
+        }
+    }
+}
+
+impl PendingView {
+    fn new(pending: &Pending) -> Self {
+        Self {
+            name: pending.name.clone(),
+            command_id: pending.outstanding.command.to_string(),
+        }
+    }
+}
+
+impl BufferedView {
+    fn new(entry: &Buffered) -> Self {
+        Self {
+            name: entry.name.clone(),
+            time: entry.time.to_string(),
+        }
+    }
+}
+
 impl AliasView {
+    /// The registered values by the name of their alias.
+    fn by_name(registered: &[Registered]) -> BTreeMap<String, Vec<Self>> {
+        let mut by_name: BTreeMap<String, Vec<Self>> = BTreeMap::new();
+        for registered in registered {
+            let values = by_name.entry(registered.alias.name.clone()).or_default();
+            values.push(Self::of(registered));
+        }
+        by_name
+    }
+
     fn of(registered: &Registered) -> Self {
         let value = registered.alias.value.clone();
         if registered.refused {
@@ -485,6 +359,16 @@ impl LedgerView {
             command_id: entry
                 .outstanding
                 .map(|outstanding| outstanding.command.to_string()),
+        }
+    }
+}
+
+impl TimerView {
+    fn of(timer: &TimerRow) -> Self {
+        Self {
+            name: timer.name.clone(),
+            due: timer.due.to_string(),
+            at: timer.due,
         }
     }
 }

@@ -1,0 +1,265 @@
+//! The next attempt of a command: whether it is made now, and what comes of it means for the command.
+
+use std::time::Duration;
+
+use super::{Executor, NAK_DELAY};
+use crate::kernel::breaker::CallEnd;
+use crate::kernel::classes::TIMEOUT_CLASS;
+use crate::kernel::definition::effect::{AMBIGUOUS, OnCancel};
+use crate::kernel::envelope::{EffectCommand, EffectProgress, ErrorPayload};
+use crate::kernel::ids::TimeMs;
+use crate::kernel::json::Json;
+use crate::kernel::planted::{Bug, is_planted};
+use crate::worker::attempt::{self, Reason, Room, Turn};
+use crate::worker::cancellations::Watch;
+use crate::worker::held::Held;
+use crate::worker::mask::Mask;
+use crate::worker::progress::Written;
+use crate::worker::provider::{CallContext, CallFailure, CallOutcome};
+use crate::worker::result::Answer;
+
+/// Class of a command that was cancelled.
+const CANCELLED: &str = "cancelled";
+
+/// What comes next for a command.
+pub(in crate::worker) enum Next {
+    Answer(Answer),
+    GiveBack(Duration, Reason),
+}
+
+impl Executor {
+    /// Makes the next attempt, if it is due and there is room for it, and says what it means for the command.
+    pub(in crate::worker) async fn next(
+        &self,
+        command: &EffectCommand<'_>,
+        turn: Turn<'_>,
+        progress: &mut EffectProgress,
+    ) -> Next {
+        let deadline = TimeMs(command.metadata.deadline_ms);
+        let now = self.clock.now();
+        if deadline <= now {
+            return Next::Answer(self.expired(progress));
+        }
+        let watch = self
+            .cancellations
+            .watch((command.tenant_id.clone(), command.command_id), turn.sequence);
+        if watch.is_cancelled() {
+            return Next::Answer(self.taken_back(progress));
+        }
+        let never_twice = self.never_twice();
+        if never_twice && progress.outcome_unknown {
+            return Next::Answer(begun_before());
+        }
+        if let Some((delay, reason)) = self.not_yet(progress, now) {
+            return Next::GiveBack(delay, reason);
+        }
+        let input = match Json::parse(command.payload.get().as_bytes(), self.settings.json_depth) {
+            Ok(input) => input,
+            Err(error) => {
+                return Next::Answer(Answer::failed("payload.syntax", error.to_string()));
+            }
+        };
+        let admitted = tokio::select! {
+            biased;
+            () = watch.cancelled() => return Next::Answer(self.taken_back(progress)),
+            admitted = Box::pin(self.admit(&command.tenant_id, deadline, turn)) => admitted,
+        };
+        let admitted = match admitted {
+            Ok(admitted) => admitted,
+            Err(_) if self.clock.now() >= deadline => return Next::Answer(self.expired(progress)),
+            Err((delay, reason)) => return Next::GiveBack(delay, reason),
+        };
+        if Self::is_doubtful(turn, &watch)
+            && let Some(instead) = Box::pin(self.look_again(command, turn, &watch, progress)).await
+        {
+            return instead;
+        }
+        if never_twice {
+            let written = Box::pin(self.announce(command, turn, progress)).await;
+            if let Some(instead) = unannounced(written, turn) {
+                return instead;
+            }
+        }
+        if turn.intent.is_some_and(|intent| !intent.may_begin()) {
+            return Next::GiveBack(Duration::ZERO, Reason::Lost);
+        }
+        let secrets = self.secrets.now();
+        let call = CallContext {
+            command,
+            input: &input,
+            secrets: secrets.object(),
+            now: self.clock.now(),
+            limit: self.limit(deadline),
+        };
+        progress.calls = progress.calls.saturating_add(1);
+        let outcome = self.attempt_unless_cancelled(&call, admitted, &watch).await;
+        let failure = match success(secrets.scrub(outcome)) {
+            Ok(answer) => return Next::Answer(answer),
+            Err(failure) => Mask::at([(&*self.definition.redaction.input, &input)]).scrub_failure(failure),
+        };
+        progress.outcome_unknown = attempt::has_unknown_outcome(progress.outcome_unknown, &failure);
+        if watch.is_cancelled() {
+            return Next::Answer(self.taken_back(progress));
+        }
+        self.after(command, progress, failure)
+    }
+
+    /// Whether a second call is made only where the first one has certainly done nothing.
+    fn never_twice(&self) -> bool {
+        self.definition.never_calls_twice() && !is_planted(Bug::SecondCall)
+    }
+
+    /// For how long, and why, the next attempt is not made now, or not by this worker.
+    fn not_yet(&self, progress: &mut EffectProgress, now: TimeMs) -> Option<(Duration, Reason)> {
+        if progress.not_before_ms > now.0 {
+            let early = u64::try_from(progress.not_before_ms - now.0).unwrap_or(0);
+            return Some((Duration::from_millis(early), Reason::NotDue));
+        }
+        let patience = self.settings.yield_retry.duration();
+        if progress.calls > 0 && progress.worker == *self.worker && !progress.yielded && !patience.is_zero() {
+            progress.yielded = true;
+            return Some((patience, Reason::AnotherWorker));
+        }
+        None
+    }
+
+    /// What a failed call means for the command: another one, or the end.
+    fn after(
+        &self,
+        command: &EffectCommand<'_>,
+        progress: &mut EffectProgress,
+        failure: CallFailure,
+    ) -> Next {
+        let deadline = TimeMs(command.metadata.deadline_ms);
+        let pause = if self.never_twice() && progress.outcome_unknown {
+            None
+        } else {
+            self.pause(command.command_id, progress.calls, &failure)
+        };
+        let due = pause.map(|pause| {
+            let ms = i64::try_from(pause.as_millis()).unwrap_or(i64::MAX);
+            (pause, self.clock.now().plus_ms(ms))
+        });
+        match due {
+            Some((pause, due)) if due < deadline => {
+                progress.not_before_ms = due.0;
+                progress.worker = self.worker.to_string();
+                progress.yielded = false;
+                progress.error = Some(ErrorPayload {
+                    class: failure.class.into_owned(),
+                    message: failure.message,
+                    ..ErrorPayload::default()
+                });
+                Next::GiveBack(pause, Reason::Retry)
+            }
+            Some(_) | None => {
+                self.audit(command, progress, &failure);
+                Next::Answer(attempt::conclude(failure, progress.outcome_unknown))
+            }
+        }
+    }
+
+    /// Makes the call. Where a call may be interrupted, it ends when the command is cancelled.
+    async fn attempt_unless_cancelled(
+        &self,
+        call: &CallContext<'_>,
+        room: Box<Room>,
+        watch: &Watch,
+    ) -> CallOutcome {
+        let changes_nothing = self.provider.side_effects().are_none();
+        let interrupted = async {
+            if !changes_nothing && self.definition.on_cancel == OnCancel::Finish {
+                std::future::pending::<()>().await;
+            }
+            watch.cancelled().await;
+        };
+        tokio::select! {
+            biased;
+            outcome = self.attempt(call, room) => outcome,
+            () = interrupted => CallOutcome::Failed(if changes_nothing {
+                CallFailure::not_done(CANCELLED, "interrupted")
+            } else {
+                CallFailure { end: CallEnd::Abandoned, ..CallFailure::unanswered(CANCELLED, "interrupted") }
+            }),
+        }
+    }
+
+    /// The answer to a command whose deadline has passed.
+    fn expired(&self, progress: &EffectProgress) -> Answer {
+        let message = expired(progress);
+        if self.definition.schemas.asks && !progress.outcome_unknown {
+            // Nobody has to be asked about what was certainly not done. Sagas call it so, too.
+            return Answer::failed(TIMEOUT_CLASS, message);
+        }
+        Answer::TimedOut {
+            class: "deadline".to_owned(),
+            message,
+        }
+    }
+
+    /// The answer to a command whose result nobody waits for.
+    pub(in crate::worker) fn taken_back(&self, progress: &EffectProgress) -> Answer {
+        self.series.cancelled.inc();
+        let message = if progress.calls == 0 && !progress.outcome_unknown {
+            "taken back before a call was made".to_owned()
+        } else {
+            format!("taken back after {} call(s) or more", progress.calls)
+        };
+        if progress.outcome_unknown {
+            Answer::TimedOut {
+                class: CANCELLED.to_owned(),
+                message,
+            }
+        } else {
+            Answer::failed(CANCELLED, message)
+        }
+    }
+}
+
+/// The answer to a command whose call has succeeded.
+fn success(outcome: CallOutcome) -> Result<Answer, CallFailure> {
+    match outcome {
+        CallOutcome::Succeeded { payload } => Ok(Answer::Succeeded {
+            payload,
+            unusable: None,
+        }),
+        CallOutcome::Unusable {
+            payload,
+            class,
+            message,
+        } => Ok(Answer::unusable(payload, class, &message)),
+        CallOutcome::Failed(failure) => Err(failure),
+    }
+}
+
+/// What to do instead of a call whose intent does not stand recorded.
+fn unannounced(written: Written, turn: Turn<'_>) -> Option<Next> {
+    match written {
+        Written::Stands => None,
+        Written::Lost => Some(Next::GiveBack(NAK_DELAY, Reason::Broker)),
+        // Whoever has it now may be calling.
+        Written::Preceded if turn.held.is_some_and(Held::is_lost) => {
+            Some(Next::GiveBack(Duration::ZERO, Reason::Lost))
+        }
+        Written::Preceded => Some(Next::Answer(begun_before())),
+    }
+}
+
+/// The answer to a command whose call was begun, and of whose outcome there is no record.
+fn begun_before() -> Answer {
+    Answer::TimedOut {
+        class: AMBIGUOUS.to_owned(),
+        message: "a worker began a call and stopped before it recorded the outcome".to_owned(),
+    }
+}
+
+/// What is said of a command whose deadline has passed.
+fn expired(progress: &EffectProgress) -> String {
+    match &progress.error {
+        None => "the deadline passed before the command was executed".to_owned(),
+        Some(error) => format!(
+            "the deadline passed after {} call(s); the last one: {}: {}",
+            progress.calls, error.class, error.message
+        ),
+    }
+}

@@ -1,0 +1,170 @@
+//! All endpoints, in one table: the router, the check of roles, the audit and the list of paths are made from it, so none can be
+//! forgotten in one of them.
+
+mod rows;
+
+pub use rows::{all, probes};
+
+use axum::handler::Handler;
+use axum::http::Method;
+use axum::routing::{self, MethodRouter};
+
+use super::ApiState;
+pub use crate::kernel::envelope::Role;
+
+/// Who may ask an endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Anybody, without credentials: probes, and callbacks, whose token is their credential.
+    Open,
+    /// Whoever has this role, for the tenant of the path where there is one.
+    Needs(Role),
+}
+
+impl Access {
+    /// The role that is needed, or `open`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Needs(role) => role.as_str(),
+        }
+    }
+}
+
+/// On which listener an endpoint is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// The tenants' API.
+    Tenants,
+    /// What operators of the process need.
+    Admin,
+    /// Both.
+    Everywhere,
+}
+
+/// What is special about how an endpoint answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Nothing.
+    Plain,
+    /// The answer may take as long as a shard needs, which goes on without whoever asked.
+    Slow,
+    /// It is a request to an instance, which an `Idempotency-Key` may name.
+    Request,
+    /// The answer is a stream of events.
+    Stream,
+}
+
+/// One endpoint.
+#[derive(Clone)]
+pub struct Endpoint {
+    pub method: Method,
+    /// As the router reads it, e.g. `/v1/tenants/{tenant}/dead-letters`.
+    pub path: String,
+    pub access: Access,
+    pub place: Place,
+    /// Whether it is about one tenant.
+    pub is_of_tenant: bool,
+    /// Whether it reads a body.
+    pub has_body: bool,
+    /// The query parameters that it knows; any other is refused.
+    pub parameters: &'static [&'static str],
+    pub kind: Kind,
+    /// What it does, in a sentence.
+    pub summary: &'static str,
+    pub(super) handler: MethodRouter<ApiState>,
+}
+
+impl Endpoint {
+    /// Whether it changes something, and so belongs into the audit.
+    #[must_use]
+    pub fn is_mutation(&self) -> bool {
+        self.method != Method::GET
+    }
+
+    /// Whether somebody may wait here for more than a request takes.
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        self.parameters.contains(&"wait")
+    }
+
+    const fn body(mut self) -> Self {
+        self.has_body = true;
+        self
+    }
+
+    const fn knows(mut self, parameters: &'static [&'static str]) -> Self {
+        self.parameters = parameters;
+        self
+    }
+
+    /// A request to an instance, whose outcome may be waited for.
+    const fn request(mut self) -> Self {
+        self.has_body = true;
+        self.kind = Kind::Request;
+        self.parameters = &["wait"];
+        self
+    }
+
+    const fn stream(mut self) -> Self {
+        self.kind = Kind::Stream;
+        self
+    }
+
+    const fn slow(mut self) -> Self {
+        self.kind = Kind::Slow;
+        self
+    }
+}
+
+/// Begins the rows of one kind of paths.
+struct Rows {
+    prefix: &'static str,
+    place: Place,
+    is_of_tenant: bool,
+}
+
+impl Rows {
+    fn get<H: Handler<T, ApiState>, T: 'static>(
+        &self,
+        path: &str,
+        access: Access,
+        summary: &'static str,
+        handler: H,
+    ) -> Endpoint {
+        self.row(Method::GET, path, access, summary, routing::get(handler))
+    }
+
+    fn post<H: Handler<T, ApiState>, T: 'static>(
+        &self,
+        path: &str,
+        access: Access,
+        summary: &'static str,
+        handler: H,
+    ) -> Endpoint {
+        self.row(Method::POST, path, access, summary, routing::post(handler))
+    }
+
+    fn row(
+        &self,
+        method: Method,
+        path: &str,
+        access: Access,
+        summary: &'static str,
+        handler: MethodRouter<ApiState>,
+    ) -> Endpoint {
+        Endpoint {
+            method,
+            path: format!("{}{path}", self.prefix),
+            access,
+            place: self.place,
+            is_of_tenant: self.is_of_tenant,
+            has_body: false,
+            parameters: &[],
+            kind: Kind::Plain,
+            summary,
+            handler,
+        }
+    }
+}

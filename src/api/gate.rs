@@ -1,0 +1,134 @@
+//! What every request to an endpoint passes: who asks, for which tenant, with which query parameters; and the line of the
+//! audit about it.
+
+use std::sync::Arc;
+
+use axum::RequestExt as _;
+use axum::extract::{RawPathParams, Request, State};
+use axum::http::StatusCode;
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+
+use super::auth::{self, Principal};
+use super::connections::Peer;
+use super::endpoints::{Access, Endpoint, Kind};
+use super::entrance::named_tenant;
+use super::extract::{self, Names};
+use super::problem::Problem;
+use super::{ApiState, requests, trace};
+use crate::kernel::ids::TenantId;
+use crate::kernel::subject::Tenancy;
+
+/// Path parameters that may hold a '/': keys and values of aliases come from events, which may have any.
+const MAY_HOLD_SLASH: [&str; 2] = ["key", "value"];
+
+/// Stands before the handler of one endpoint.
+#[derive(Clone)]
+pub struct Gate {
+    pub state: ApiState,
+    pub endpoint: Arc<Endpoint>,
+}
+
+/// Lets a request through, or refuses it.
+pub async fn pass(State(gate): State<Gate>, mut request: Request, next: Next) -> Response {
+    let names = match request.extract_parts::<RawPathParams>().await {
+        Ok(params) => params
+            .iter()
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect(),
+        Err(_) => Names::new(),
+    };
+    let principal = match gate.principal(&request) {
+        Ok(principal) => principal,
+        Err(problem) => return problem.into_response(),
+    };
+    let peer = request.extensions().get::<Peer>().copied();
+    let answer = match gate.check(&principal, &request, &names) {
+        Ok((tenant, key)) => {
+            let answering = requests::within(key, next.run(request));
+            auth::within(&principal, tenant.as_ref(), answering).await
+        }
+        Err(problem) => problem.into_response(),
+    };
+    if gate.endpoint.is_mutation() {
+        gate.record(&principal, peer, &names, answer.status());
+    }
+    answer
+}
+
+impl Gate {
+    fn principal(&self, request: &Request) -> Result<Principal, Problem> {
+        match self.endpoint.access {
+            Access::Open => Ok(Principal::nobody()),
+            Access::Needs(_) => self.state.door.principal(request.headers(), &*self.state.clock),
+        }
+    }
+
+    /// Lets it through, with the tenant that it is about, if it is about one, and its idempotency key.
+    fn check(
+        &self,
+        principal: &Principal,
+        request: &Request,
+        names: &Names,
+    ) -> Result<(Option<TenantId>, Option<String>), Problem> {
+        let tenant = self.tenant(request, names)?;
+        principal.check(self.endpoint.access, tenant.as_ref())?;
+        if let (Some(served), Some(tenant)) = (&self.state.tenants, &tenant)
+            && !served.contains(tenant)
+        {
+            return Err(Problem::no_such_tenant());
+        }
+        let query = request.uri().query().unwrap_or("");
+        if self.endpoint.parameters.is_empty() && !query.is_empty() {
+            return Err(Problem::invalid("this endpoint has no query parameters"));
+        }
+        for (name, value) in names {
+            if value.contains('/') && !MAY_HOLD_SLASH.contains(&name.as_str()) {
+                return Err(Problem::invalid(format!("{name} may not hold '/'")).of("path", name));
+            }
+        }
+        let key = requests::key(request.headers())?;
+        if key.is_some() && self.endpoint.is_mutation() && self.endpoint.kind != Kind::Request {
+            let detail = "this endpoint takes no Idempotency-Key: repeat the request, it does the same once more or says why not";
+            return Err(Problem::invalid(detail).of("header", requests::IDEMPOTENCY_KEY.as_str()));
+        }
+        Ok((tenant, key))
+    }
+
+    /// The tenant that the request is about, if it is about one. Without multi-tenancy it is the one that has no name.
+    fn tenant(&self, request: &Request, names: &Names) -> Result<Option<TenantId>, Problem> {
+        let in_header = named_tenant(request.headers())?;
+        if !self.endpoint.is_of_tenant {
+            return Ok(None);
+        }
+        let tenant = extract::tenant(self.state.tenancy, names)?;
+        match in_header {
+            Some(_) if self.state.tenancy == Tenancy::Single => {
+                Err(Problem::invalid("this runner runs without tenants").of("header", "x-tenant-id"))
+            }
+            Some(other) if other != tenant => {
+                let detail = "x-tenant-id and the path name different tenants";
+                Err(Problem::invalid(detail).of("header", "x-tenant-id"))
+            }
+            _ => Ok(Some(tenant)),
+        }
+    }
+
+    /// Says in the log who changed what, or tried to. A callback's token is its credential, and stays out.
+    fn record(&self, principal: &Principal, peer: Option<Peer>, names: &Names, status: StatusCode) {
+        let things = names.iter().filter(|(name, _)| *name != "token");
+        let things: Vec<String> = things.map(|(name, value)| format!("{name}={value:?}")).collect();
+        tracing::info!(
+            target: "audit",
+            principal = principal.name.as_deref().unwrap_or("-"),
+            role = self.endpoint.access.as_str(),
+            peer = peer.map(|Peer(address)| address.to_string()),
+            method = %self.endpoint.method,
+            endpoint = self.endpoint.path,
+            things = things.join(" "),
+            status = status.as_u16(),
+            trace_id = trace::current(),
+            "a request for a change was answered"
+        );
+    }
+}

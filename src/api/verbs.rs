@@ -1,0 +1,125 @@
+//! What operators do to an instance as a whole, and to its timers.
+
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{Path, State};
+use axum::response::Response;
+use serde::Deserialize;
+
+use super::ApiState;
+use super::auth;
+use super::extract::{Names, Parameters};
+use super::instances::{control_request, decide, sized};
+use super::problem::Problem;
+use super::requests::WaitParameters;
+use crate::kernel::envelope::ControlVerb;
+
+/// `{"by": ..., "reason": ..., "request_id": ...}`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct OperationRequest {
+    by: String,
+    reason: String,
+    request_id: Option<String>,
+}
+
+/// The same with `"step"`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct TryNowRequest {
+    step: Option<String>,
+    by: String,
+    reason: String,
+    request_id: Option<String>,
+}
+
+/// Keeps the inputs of an instance until it is resumed.
+pub async fn pause(
+    State(state): State<ApiState>,
+    Path(names): Path<Names>,
+    Parameters(wait): Parameters<WaitParameters>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    operate(&state, &names, wait, body, ControlVerb::Pause {}).await
+}
+
+/// Applies what a paused instance has kept, and lets it go on.
+pub async fn resume(
+    State(state): State<ApiState>,
+    Path(names): Path<Names>,
+    Parameters(wait): Parameters<WaitParameters>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    operate(&state, &names, wait, body, ControlVerb::Resume {}).await
+}
+
+/// Ends an instance at once and undoes nothing; needs a reason.
+pub async fn kill(
+    State(state): State<ApiState>,
+    Path(names): Path<Names>,
+    Parameters(wait): Parameters<WaitParameters>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    operate(&state, &names, wait, body, ControlVerb::Kill {}).await
+}
+
+/// Begins an instance that has ended again, with nothing kept but what it was given.
+pub async fn restart(
+    State(state): State<ApiState>,
+    Path(names): Path<Names>,
+    Parameters(wait): Parameters<WaitParameters>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    operate(&state, &names, wait, body, ControlVerb::Restart {}).await
+}
+
+/// Makes the next attempt of what backs off now: of one step and its compensation, or of all.
+pub async fn try_now(
+    State(state): State<ApiState>,
+    Path(names): Path<Names>,
+    Parameters(wait): Parameters<WaitParameters>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    let request: TryNowRequest = control_request(&sized(body)?)?;
+    let principal = auth::operator(request.by, request.reason);
+    let verb = ControlVerb::TryNow { step: request.step };
+    decide(&state, &names, wait, request.request_id, principal, verb).await
+}
+
+/// Fires a timer of an instance now.
+pub async fn fire_timer(
+    State(state): State<ApiState>,
+    Path(names): Path<Names>,
+    Parameters(wait): Parameters<WaitParameters>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    let timer = timer(&names);
+    operate(&state, &names, wait, body, ControlVerb::FireTimer { timer }).await
+}
+
+/// Clears a timer of an instance.
+pub async fn cancel_timer(
+    State(state): State<ApiState>,
+    Path(names): Path<Names>,
+    Parameters(wait): Parameters<WaitParameters>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    let timer = timer(&names);
+    operate(&state, &names, wait, body, ControlVerb::CancelTimer { timer }).await
+}
+
+fn timer(names: &Names) -> String {
+    names.get("name").cloned().unwrap_or_default()
+}
+
+async fn operate(
+    state: &ApiState,
+    names: &Names,
+    wait: WaitParameters,
+    body: Result<Bytes, BytesRejection>,
+    verb: ControlVerb,
+) -> Result<Response, Problem> {
+    let request: OperationRequest = control_request(&sized(body)?)?;
+    let principal = auth::operator(request.by, request.reason);
+    decide(state, names, wait, request.request_id, principal, verb).await
+}

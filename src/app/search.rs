@@ -1,0 +1,205 @@
+//! Lists and counts of instances across sagas, from the indexes of the shards.
+
+use std::collections::BTreeMap;
+
+use super::control::blocking;
+use super::cursors::{forged, read_place, write_place};
+use super::node::Node;
+use super::pages::{LOOKED_AT_MAX, Room};
+use crate::kernel::duration::Millis;
+use crate::kernel::expr::{Budget, Expr, Root, Scope};
+use crate::kernel::ids::{InstanceId, SagaName, TenantId, TimeMs};
+use crate::kernel::instance_status::InstanceStatus;
+use crate::kernel::json::Json;
+use crate::kernel::limits::Limits;
+use crate::kernel::record::Record;
+use crate::ports::control::{
+    ControlError, InstanceCount, InstanceFilter, InstanceSummary, Page, PageRequest, StatusView, rfc3339,
+};
+use crate::storage::by_key;
+use crate::storage::listed::{Entry, ListBound, StatusCount};
+use crate::storage::read::Found;
+
+/// Instances of one shard after the other; of each, those of one saga and status after the other, or in the order of their keys
+/// where the filter says what these begin with.
+pub(super) async fn search(
+    node: &Node,
+    tenant: &TenantId,
+    filter: InstanceFilter,
+    page: PageRequest,
+) -> Result<Page<InstanceSummary>, ControlError> {
+    let running = node.running_or_unavailable()?;
+    let (mut index, mut after) = page.after.as_deref().map_or(Ok((0, None)), read_place)?;
+    if after
+        .as_deref()
+        .is_some_and(|place| by_key::is_place(place) != filter.key_prefix.is_some())
+    {
+        return Err(forged());
+    }
+    let mut room = Room::of(node, &page);
+    let (mut items, mut looked_at) = (Vec::new(), 0);
+    let shards = running.shards.all();
+    while let Some(shard) = shards.iter().find(|shard| shard.index >= index)
+        && !room.is_over()
+        && looked_at < LOOKED_AT_MAX
+    {
+        if shard.index > index {
+            (index, after) = (shard.index, None);
+        }
+        let (reader, tenant, filter) = (shard.reader.clone(), tenant.clone(), filter.clone());
+        let (place, limits, now) = (after.take(), node.manifest.limits.clone(), node.clock.now());
+        let bound = ListBound {
+            items: room.bound().items,
+            bytes: room.bound().bytes,
+            looked: LOOKED_AT_MAX - looked_at,
+        };
+        let found = blocking(&node.tasks, move || {
+            let wanted = |saga: &SagaName, status: &InstanceStatus| filter.wants(saga, status);
+            let fits = |id: &InstanceId, found: &Found| fits(&filter, &limits, now, id, found);
+            let place = place.as_deref();
+            match filter.key_prefix.as_deref() {
+                Some(beginning) => reader.by_key(&tenant, beginning, wanted, fits, place, bound),
+                None => reader.listed(&tenant, wanted, fits, place, bound),
+            }
+        })
+        .await?;
+        looked_at += found.looked_at;
+        let (count, mut goes_on_behind) = (found.items.len(), found.next);
+        for (at, entry) in (1..).zip(found.items) {
+            let place = entry.place.clone();
+            let view = summary(entry);
+            room.take(&view);
+            items.push(view);
+            if room.is_over() && at < count {
+                goes_on_behind = Some(place);
+                break;
+            }
+        }
+        match goes_on_behind {
+            Some(place) => after = Some(place),
+            None => index += 1,
+        }
+    }
+    let more = shards.iter().any(|shard| shard.index >= index);
+    Ok(Page {
+        items,
+        next: more.then(|| write_place(index, after.as_deref())),
+        absent_shards: node.absent_shards(),
+        looked_at: (!filter.is_of_statuses()).then_some(looked_at),
+    })
+}
+
+/// How many instances there are. A filter by something else than the status cannot be counted without a look at each.
+pub(super) async fn count(
+    node: &Node,
+    tenant: &TenantId,
+    filter: InstanceFilter,
+) -> Result<InstanceCount, ControlError> {
+    if !filter.is_of_statuses() {
+        return Err(ControlError::Invalid(
+            "instances are counted by saga, phase, blocked_by, waits_for and error only; list the others"
+                .to_owned(),
+        ));
+    }
+    let running = node.running_or_unavailable()?;
+    let (mut counted, mut incomplete) = (BTreeMap::new(), false);
+    for shard in running.shards.all() {
+        let (reader, tenant) = (shard.reader.clone(), tenant.clone());
+        let (found, is_whole) = blocking(&node.tasks, move || reader.statuses(&tenant)).await?;
+        incomplete |= !is_whole;
+        let wanted = found
+            .into_iter()
+            .filter(|found| filter.wants(&found.saga, &found.status));
+        for StatusCount {
+            saga,
+            status,
+            instances,
+        } in wanted
+        {
+            let InstanceStatus {
+                phase,
+                blocked_by,
+                waits_for,
+                error,
+            } = status;
+            let names = (
+                saga.to_string(),
+                phase.as_str(),
+                blocked_by.as_str(),
+                waits_for.as_str(),
+                error,
+            );
+            *counted.entry(names).or_insert(0) += instances;
+        }
+    }
+    let mut statuses: Vec<StatusView> = counted
+        .into_iter()
+        .map(
+            |((saga, phase, blocked_by, waits_for, error), instances)| StatusView {
+                saga,
+                phase,
+                blocked_by,
+                waits_for,
+                error,
+                instances,
+            },
+        )
+        .collect();
+    // Stable: those of one size stay in the order of their names.
+    statuses.sort_by_key(|status| std::cmp::Reverse(status.instances));
+    Ok(InstanceCount {
+        instances: statuses.iter().map(|status| status.instances).sum(),
+        statuses,
+        incomplete,
+        absent_shards: node.absent_shards(),
+    })
+}
+
+/// Whether an instance is asked for by what its status does not say. An expression that fails on it does not hold.
+fn fits(filter: &InstanceFilter, limits: &Limits, now: TimeMs, id: &InstanceId, found: &Found) -> bool {
+    let record = found.record();
+    let is_past =
+        |age: Option<Millis>, time: TimeMs| age.is_none_or(|age| time <= now.plus_ms(-age.as_i64()));
+    is_past(filter.older_than, record.started)
+        && is_past(filter.idle_for, record.updated)
+        && filter
+            .condition
+            .as_ref()
+            .is_none_or(|condition| holds(condition, limits, id, record))
+}
+
+fn holds(condition: &Expr, limits: &Limits, id: &InstanceId, record: &Record) -> bool {
+    let Ok(state) = Json::parse(&record.data, limits.json_depth) else {
+        return false;
+    };
+    let key = Json::Str(id.key.as_str().into());
+    let scope = Scope::default().bind(Root::State, &state).bind(Root::Key, &key);
+    let mut budget = Budget {
+        steps: limits.expression_steps,
+    };
+    condition.test(&scope, &mut budget).unwrap_or(false)
+}
+
+fn summary(entry: Entry) -> InstanceSummary {
+    let Entry {
+        id, status, found, ..
+    } = entry;
+    let record = found.record();
+    InstanceSummary {
+        saga: id.saga.to_string(),
+        key: id.key.as_str().to_owned(),
+        phase: status.phase.as_str(),
+        blocked_by: status.blocked_by.as_str(),
+        waits_for: status.waits_for.as_str(),
+        error: status.error,
+        failed_step: record.failure.as_ref().and_then(|failure| failure.step.clone()),
+        generation: record.generation,
+        started: rfc3339(record.started),
+        updated: rfc3339(record.updated),
+        ended: match &found {
+            Found::Live(_) => None,
+            Found::Ended(summary) => Some(rfc3339(summary.ended)),
+        },
+        definition: record.definition.to_string(),
+    }
+}

@@ -1,0 +1,202 @@
+//! `instance list` and `instance count`: across sagas, from the indexes of the shards.
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::judged;
+use crate::app::exit::Failure;
+use crate::app::out;
+use crate::cli::client::{Client, ServerArguments, TenantArguments};
+use crate::cli::output::{Column, OutputArguments};
+use crate::cli::pages::{PageArguments, joined};
+
+/// What both are asked for.
+#[derive(Debug, Args)]
+struct FilterArguments {
+    /// Only in these phases: running, compensating, completed, failed, cancelled, compensation_failed, finishing.
+    #[arg(long, value_name = "PHASE", value_delimiter = ',')]
+    phase: Vec<String>,
+    /// Only instances that something blocks: a pause, a dead letter, a missing definition, a stuck step or compensation.
+    #[arg(long, conflicts_with = "blocked_by")]
+    blocked: bool,
+    /// Only instances that these block: paused, dead_letter, definition, operator; or nothing.
+    #[arg(long, value_name = "CAUSE", value_delimiter = ',')]
+    blocked_by: Vec<String>,
+    /// Only instances that wait for these: effect, command, child, retry, message, delay, operator, handlers, timer; or nothing.
+    #[arg(long, value_name = "WHAT", value_delimiter = ',')]
+    waits_for: Vec<String>,
+    /// Only with this error class, or this code of a failure.
+    #[arg(long, value_name = "CLASS")]
+    error: Option<String>,
+}
+
+/// What a list narrows down further, and a job.
+#[derive(Debug, Args)]
+struct RecordArguments {
+    /// Only keys that begin with this.
+    #[arg(long, value_name = "TEXT")]
+    key_prefix: Option<String>,
+    /// Only instances that started this long ago or longer, e.g. 15m, 7d.
+    #[arg(long, value_name = "DURATION")]
+    older_than: Option<String>,
+    /// Only instances that applied no input for this long or longer.
+    #[arg(long, value_name = "DURATION")]
+    idle_for: Option<String>,
+    /// Only instances for which this expression over `state` and `key` is true.
+    #[arg(long = "where", value_name = "CEL")]
+    condition: Option<String>,
+}
+
+/// The instances of a job.
+#[derive(Debug, Args)]
+pub struct SelectionArguments {
+    /// Only instances of this saga.
+    #[arg(long, value_name = "SAGA")]
+    saga: Option<String>,
+    #[command(flatten)]
+    filter: FilterArguments,
+    #[command(flatten)]
+    record: RecordArguments,
+}
+
+impl SelectionArguments {
+    /// The filter, by the names of the parameters of a list.
+    pub fn query(&self) -> Vec<(&'static str, String)> {
+        let mut query = self.filter.query(self.saga.as_ref());
+        query.extend(self.record.query());
+        query
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct ListArguments {
+    /// Only instances of this saga.
+    saga: Option<String>,
+    #[command(flatten)]
+    filter: FilterArguments,
+    #[command(flatten)]
+    record: RecordArguments,
+    #[command(flatten)]
+    page: PageArguments,
+    #[command(flatten)]
+    output: OutputArguments,
+    #[command(flatten)]
+    tenant: TenantArguments,
+    #[command(flatten)]
+    server: ServerArguments,
+}
+
+#[derive(Debug, Args)]
+pub struct CountArguments {
+    /// Only instances of this saga.
+    saga: Option<String>,
+    #[command(flatten)]
+    filter: FilterArguments,
+    #[command(flatten)]
+    output: OutputArguments,
+    #[command(flatten)]
+    tenant: TenantArguments,
+    #[command(flatten)]
+    server: ServerArguments,
+}
+
+pub fn list(arguments: &ListArguments) -> Result<(), Failure> {
+    let client = Client::new(&arguments.server)?;
+    let path = format!("{}/instances", client.tenant_path(&arguments.tenant)?);
+    let mut query = arguments.filter.query(arguments.saga.as_ref());
+    query.extend(arguments.record.query());
+    let answer = arguments.page.ask(&client, &path, &query)?;
+    arguments.output.list(COLUMNS, &answer)
+}
+
+pub fn count(arguments: &CountArguments) -> Result<(), Failure> {
+    let client = Client::new(&arguments.server)?;
+    let tenant = client.tenant_path(&arguments.tenant)?;
+    let query = joined(&arguments.filter.query(arguments.saga.as_ref()));
+    let counted = client.get(&format!(
+        "{tenant}/instances/count?{}",
+        query.trim_start_matches('&')
+    ))?;
+    let list = json!({"items": counted["statuses"]});
+    arguments.output.shown(&counted, || {
+        arguments.output.list(STATUSES, &list)?;
+        out::line(format_args!("{} instance(s)", counted["instances"]))
+    })
+}
+
+impl FilterArguments {
+    fn query(&self, saga: Option<&String>) -> Vec<(&'static str, String)> {
+        let blocked_by = if self.blocked {
+            vec!["anything".to_owned()]
+        } else {
+            self.blocked_by.clone()
+        };
+        let lists = [
+            ("phase", &self.phase),
+            ("blocked_by", &blocked_by),
+            ("waits_for", &self.waits_for),
+        ];
+        let lists = lists.into_iter().filter(|(_, values)| !values.is_empty());
+        let lists = lists.map(|(name, values)| (name, values.join(",")));
+        let single = [("saga", saga), ("error", self.error.as_ref())];
+        let single = single
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value?.clone())));
+        lists.chain(single).collect()
+    }
+}
+
+impl RecordArguments {
+    fn query(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let named = [
+            ("key_prefix", &self.key_prefix),
+            ("older_than", &self.older_than),
+            ("idle_for", &self.idle_for),
+            ("where", &self.condition),
+        ];
+        named
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value.clone()?)))
+    }
+}
+
+const COLUMNS: &[Column] = &[
+    Column::value("SAGA", "/saga"),
+    Column::value("KEY", "/key"),
+    Column::value("PHASE", "/phase").judged(judged),
+    Column::told("BLOCKED BY", blocked_by),
+    Column::told("WAITS FOR", waits_for),
+    Column::value("ERROR", "/error"),
+    Column::value("STEP", "/failed_step").wide(),
+    Column::time("STARTED", "/started"),
+    Column::time("UPDATED", "/updated"),
+    Column::time("ENDED", "/ended"),
+    Column::value("DEFINITION", "/definition").wide(),
+];
+
+const STATUSES: &[Column] = &[
+    Column::number("INSTANCES", "/instances"),
+    Column::value("SAGA", "/saga"),
+    Column::value("PHASE", "/phase").judged(judged),
+    Column::told("BLOCKED BY", blocked_by),
+    Column::told("WAITS FOR", waits_for),
+    Column::value("ERROR", "/error"),
+];
+
+fn blocked_by(item: &Value) -> String {
+    named(&item["blocked_by"])
+}
+
+fn waits_for(item: &Value) -> String {
+    named(&item["waits_for"])
+}
+
+/// Empty for what is nothing.
+fn named(value: &Value) -> String {
+    let text = value.as_str().unwrap_or_default();
+    if text == "nothing" {
+        String::new()
+    } else {
+        text.to_owned()
+    }
+}

@@ -1,0 +1,126 @@
+//! `instance start`: starts an instance without an event.
+
+use std::path::Path;
+
+use clap::{Args, ValueEnum};
+use serde_json::{Map, Value};
+
+use super::wait::{self, WaitArguments};
+use crate::app::exit::{self, Failure};
+use crate::app::out;
+use crate::cli::client::{Client, ServerArguments, TenantArguments, escaped};
+
+#[derive(Debug, Args)]
+pub struct StartArguments {
+    /// Name of the saga, which declares `input`.
+    #[arg(value_name = "SAGA")]
+    saga: String,
+    /// Key of the instance; generated if not given.
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+    /// Input as a JSON object, or @FILE to read it from a file.
+    #[arg(long, value_name = "JSON|@FILE", default_value = "{}")]
+    input: String,
+    /// What to do if an instance of this key runs already.
+    #[arg(long, value_enum, default_value_t = OnConflict::Fail)]
+    on_conflict: OnConflict,
+    /// Name of the operator, kept in the history; of terminate-existing.
+    #[arg(long, env = "USER", value_name = "NAME", default_value = "")]
+    by: String,
+    /// Reason, kept in the history; required for terminate-existing.
+    #[arg(
+        long,
+        value_name = "TEXT",
+        required_if_eq("on_conflict", "terminate-existing")
+    )]
+    reason: Option<String>,
+    #[command(flatten)]
+    wait: WaitArguments,
+    /// Wait until the instance has ended; needs --wait.
+    #[arg(long, requires = "wait")]
+    until_end: bool,
+    #[command(flatten)]
+    tenant: TenantArguments,
+    #[command(flatten)]
+    server: ServerArguments,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum OnConflict {
+    /// Refuse the start (exit code 5).
+    Fail,
+    /// Change nothing, and print the key of the one that runs.
+    UseExisting,
+    /// Kill the one that runs and begin the next generation; refused if anything that it did would stay done.
+    TerminateExisting,
+}
+
+impl OnConflict {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Fail => "fail",
+            Self::UseExisting => "use_existing",
+            Self::TerminateExisting => "terminate_existing",
+        }
+    }
+}
+
+pub fn start(arguments: &StartArguments) -> Result<(), Failure> {
+    let mut body = Map::from_iter([
+        ("input".to_owned(), input(&arguments.input)?),
+        ("on_conflict".to_owned(), arguments.on_conflict.as_str().into()),
+    ]);
+    if let Some(key) = &arguments.key {
+        body.insert("key".to_owned(), key.as_str().into());
+    }
+    if arguments.on_conflict == OnConflict::TerminateExisting {
+        body.insert("by".to_owned(), arguments.by.as_str().into());
+        body.insert(
+            "reason".to_owned(),
+            arguments.reason.as_deref().unwrap_or_default().into(),
+        );
+    }
+    let client = Client::new(&arguments.server)?;
+    let tenant = client.tenant_path(&arguments.tenant)?;
+    let path = format!("{tenant}/sagas/{}/instances", escaped(&arguments.saga));
+    let answer = arguments
+        .wait
+        .post(&client, &path, body, arguments.until_end.then_some("end"))?;
+    let outcome = &answer["outcome"];
+    if outcome["state"] == "ignored" {
+        out::note(format_args!("the instance runs already; nothing was changed"));
+    }
+    out::line(answer["key"].as_str().unwrap_or_default())?;
+    if arguments.until_end {
+        return match outcome["instance"]["ended"].as_str() {
+            Some(_) => {
+                let phase = outcome["instance"]["phase"].as_str().unwrap_or_default();
+                out::note(format_args!("the instance has ended: {phase}"));
+                Ok(())
+            }
+            None => Err(Failure::new(
+                exit::NOT_IN_TIME,
+                "the instance has not ended in time",
+            )),
+        };
+    }
+    wait::judged(outcome)
+}
+
+fn input(text: &str) -> Result<Value, Failure> {
+    let read = |path: &str| {
+        std::fs::read_to_string(Path::new(path))
+            .map_err(|error| Failure::new(exit::NO_INPUT, format!("{path}: {error}")))
+    };
+    let text = match text.strip_prefix('@') {
+        Some(path) => read(path)?,
+        None => text.to_owned(),
+    };
+    let value: Value = serde_json::from_str(&text)
+        .map_err(|error| Failure::new(exit::USAGE, format!("--input is not JSON: {error}")))?;
+    if value.is_object() {
+        Ok(value)
+    } else {
+        Err(Failure::new(exit::USAGE, "--input must be a JSON object"))
+    }
+}

@@ -1,0 +1,169 @@
+//! `instance pause|resume|kill|try-now|fire-timer|cancel-timer`: what operators do to one instance.
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::{RequestArguments, StuckArguments, ask, decide};
+use crate::app::exit::Failure;
+use crate::cli::client::escaped;
+
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Pause an instance: its inputs and timers wait until it is resumed; calls under way continue.
+    Pause(OperationArguments),
+    /// Resume a paused instance: what waited is applied in order.
+    Resume(OperationArguments),
+    /// End an instance at once without compensation; asks for --yes and --reason.
+    #[command(
+        after_help = "Example: give up an instance whose money was returned by hand:\n  \
+        saga-runner instance kill order o-1 --yes --reason 'refunded by hand, ticket 4711'"
+    )]
+    Kill(KillArguments),
+    /// Begin an ended instance again with nothing kept but its input; asks for --yes.
+    Restart(RestartArguments),
+    /// Make the next attempt of a step or compensation that backs off now.
+    TryNow(TryNowArguments),
+    /// Fire a timer of an instance now.
+    FireTimer(TimerArguments),
+    /// Cancel a timer of an instance.
+    CancelTimer(TimerArguments),
+}
+
+#[derive(Debug, Args)]
+pub struct OperationArguments {
+    #[command(flatten)]
+    account: AccountArguments,
+    #[command(flatten)]
+    request: RequestArguments,
+}
+
+#[derive(Debug, Args)]
+struct AccountArguments {
+    /// Name of the operator, kept in the history.
+    #[arg(long, env = "USER", value_name = "NAME", default_value = "")]
+    by: String,
+    /// Reason, kept in the history.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    reason: String,
+}
+
+#[derive(Debug, Args)]
+pub struct KillArguments {
+    /// Confirm: nothing is compensated, and `finally` does not run.
+    #[arg(long, required = true)]
+    yes: bool,
+    /// Name of the operator, kept in the history.
+    #[arg(long, env = "USER", value_name = "NAME", default_value = "")]
+    by: String,
+    /// Reason, kept in the history.
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+    #[command(flatten)]
+    request: RequestArguments,
+}
+
+#[derive(Debug, Args)]
+pub struct RestartArguments {
+    /// Confirm: all steps run again under new idempotency keys.
+    #[arg(long, required = true)]
+    yes: bool,
+    #[command(flatten)]
+    account: AccountArguments,
+    #[command(flatten)]
+    request: RequestArguments,
+}
+
+#[derive(Debug, Args)]
+pub struct RetryArguments {
+    /// The instance has ended: begin it again from where it failed; asks for --yes.
+    #[arg(long, requires = "yes", conflicts_with_all = ["step", "item"])]
+    ended: bool,
+    /// Confirm --ended: steps that are not done run again, and `finally` runs again.
+    #[arg(long, requires = "ended")]
+    yes: bool,
+    /// This step of unknown outcome was done, with this result (without one: {}).
+    #[arg(long, value_name = "STEP[=JSON]", requires = "ended", value_parser = done)]
+    done: Vec<Value>,
+    /// This step of unknown outcome was not done.
+    #[arg(long, value_name = "STEP", requires = "ended")]
+    not_done: Vec<String>,
+    #[command(flatten)]
+    stuck: StuckArguments,
+}
+
+fn done(text: &str) -> Result<Value, serde_json::Error> {
+    let (step, result) = match text.split_once('=') {
+        None => (text, json!({})),
+        Some((step, result)) => (step, serde_json::from_str(result)?),
+    };
+    Ok(json!({"step": step, "as": "done", "result": result}))
+}
+
+/// Retries what is stuck, or begins an instance that has ended again.
+pub fn retry(arguments: &RetryArguments) -> Result<(), Failure> {
+    if !arguments.ended {
+        return decide(&arguments.stuck, "retry");
+    }
+    let not_done = arguments.not_done.iter();
+    let not_done = not_done.map(|step| json!({"step": step, "as": "not_done"}));
+    let resolved: Vec<Value> = arguments.done.iter().cloned().chain(not_done).collect();
+    let body = json!({
+        "ended": true,
+        "resolved": resolved,
+        "by": arguments.stuck.by,
+        "reason": arguments.stuck.reason,
+    });
+    ask(&arguments.stuck.request, "retry", body)
+}
+
+#[derive(Debug, Args)]
+pub struct TryNowArguments {
+    /// Only this step and its compensation; without it, everything that backs off.
+    #[arg(long, value_name = "STEP")]
+    step: Option<String>,
+    #[command(flatten)]
+    account: AccountArguments,
+    #[command(flatten)]
+    request: RequestArguments,
+}
+
+#[derive(Debug, Args)]
+pub struct TimerArguments {
+    /// Name of the timer, as `instance show` prints it.
+    #[arg(long, value_name = "NAME")]
+    timer: String,
+    #[command(flatten)]
+    account: AccountArguments,
+    #[command(flatten)]
+    request: RequestArguments,
+}
+
+impl AccountArguments {
+    fn body(&self) -> Value {
+        json!({"by": self.by, "reason": self.reason})
+    }
+}
+
+pub fn run(verb: &Verb) -> Result<(), Failure> {
+    match verb {
+        Verb::Pause(arguments) => ask(&arguments.request, "pause", arguments.account.body()),
+        Verb::Resume(arguments) => ask(&arguments.request, "resume", arguments.account.body()),
+        Verb::Kill(arguments) => {
+            let body = json!({"by": arguments.by, "reason": arguments.reason});
+            ask(&arguments.request, "kill", body)
+        }
+        Verb::Restart(arguments) => ask(&arguments.request, "restart", arguments.account.body()),
+        Verb::TryNow(arguments) => {
+            let mut body = arguments.account.body();
+            body["step"] = json!(arguments.step);
+            ask(&arguments.request, "try-now", body)
+        }
+        Verb::FireTimer(arguments) => of_timer(arguments, "fire"),
+        Verb::CancelTimer(arguments) => of_timer(arguments, "cancel"),
+    }
+}
+
+fn of_timer(arguments: &TimerArguments, verb: &str) -> Result<(), Failure> {
+    let path = format!("timers/{}/{verb}", escaped(&arguments.timer));
+    ask(&arguments.request, &path, arguments.account.body())
+}

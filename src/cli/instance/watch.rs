@@ -1,0 +1,96 @@
+//! `instance watch`: a line for each thing that happens to an instance, as it happens.
+
+use clap::Args;
+use serde_json::Value;
+
+use super::NameArguments;
+use crate::app::exit::{self, Failure};
+use crate::app::out;
+use crate::cli::client::{Client, ServerEvent};
+use crate::cli::output::Format;
+
+/// How often a broken watch is begun again without anything new.
+const RESUMES_MAX: u32 = 20;
+
+#[derive(Debug, Args)]
+pub struct WatchArguments {
+    /// Begin with so many entries of before.
+    #[arg(long, value_name = "NUMBER", default_value_t = 10)]
+    newest: usize,
+    #[command(flatten)]
+    name: NameArguments,
+}
+
+/// Watches until the instance has ended; also over a restart of the runner.
+pub fn watch(arguments: &WatchArguments) -> Result<(), Failure> {
+    let client = Client::new(&arguments.name.server)?;
+    let path = format!(
+        "{}/events?newest={}",
+        arguments.name.path(&client)?,
+        arguments.newest
+    );
+    let mut last = None;
+    let mut broken = 0;
+    loop {
+        let before = last.clone();
+        let mut is_over = false;
+        let streamed = client.events(&path, before.as_deref(), |event| {
+            if let Some(id) = event.id.clone() {
+                last = Some(id);
+            }
+            is_over = event.name == "end";
+            show(arguments, event)
+        });
+        match streamed {
+            Ok(()) if is_over => return Ok(()),
+            // It begins again behind the last entry.
+            Ok(()) => {}
+            Err(failure) if failure.code == exit::UNAVAILABLE && (last.is_some() || broken > 0) => {}
+            Err(failure) => return Err(failure),
+        }
+        broken = if last == before { broken + 1 } else { 1 };
+        if broken > RESUMES_MAX {
+            return Err(Failure::new(
+                exit::UNAVAILABLE,
+                "the watch ends again and again: no runner answers",
+            ));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(500));
+    }
+}
+
+fn show(arguments: &WatchArguments, event: &ServerEvent) -> Result<(), Failure> {
+    let data: Value = serde_json::from_str(&event.data).map_err(Failure::software)?;
+    if arguments.name.output.format() != Format::Table && arguments.name.output.format() != Format::Wide {
+        return out::line(&data);
+    }
+    let text = |key: &str| data[key].as_str().unwrap_or_default();
+    if event.name == "end" {
+        return out::line(format_args!("{}  ended: {}", text("ended"), text("phase")));
+    }
+    let notes = data["notes"].as_array().map_or(&[][..], Vec::as_slice);
+    let notes: Vec<String> = notes.iter().map(note).collect();
+    let (time, kind, outcome) = (text("time"), text("kind"), text("outcome"));
+    out::line(
+        format_args!("{time}  {outcome:<10} {kind}  {}", notes.join("; "))
+            .to_string()
+            .trim_end(),
+    )
+}
+
+/// `step_done step=pay`
+fn note(note: &Value) -> String {
+    if let Some(name) = note.as_str() {
+        return name.to_owned();
+    }
+    let members = note.as_object().into_iter().flatten();
+    let told = members.map(|(name, fields)| {
+        let fields = fields.as_object().into_iter().flatten();
+        let fields = fields.map(|(key, value)| {
+            let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            format!(" {key}={value}")
+        });
+        format!("{name}{}", fields.collect::<String>())
+    });
+    told.collect::<Vec<_>>().join(", ")
+}

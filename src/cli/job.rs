@@ -1,0 +1,349 @@
+//! `job`: one verb for many instances, carried on by the cluster.
+
+use clap::{Args, Subcommand, ValueEnum};
+use serde_json::{Map, Value, json};
+
+use super::client::{Client, ServerArguments, TenantArguments, escaped};
+use super::confirm::ConfirmArguments;
+use super::instance::SelectionArguments;
+use super::output::{Column, Mood, OutputArguments};
+use crate::app::exit::Failure;
+use crate::app::out;
+use crate::config::{JOB_RATE_MAX, JOB_RATE_MIN};
+
+#[derive(Debug, Subcommand)]
+pub enum JobCommand {
+    /// Start a job: cancel, kill, pause, resume, retry, skip or migrate all instances that the filter selects.
+    #[command(after_help = "Examples:\n  \
+        saga-runner job start retry --saga order --phase failed --error declined --ended --reason 'the bank is back' --dry-run\n  \
+        saga-runner job start cancel --saga order --idle-for 7d --reason 'abandoned carts' --rate 20/s --yes\n  \
+        saga-runner job start skip --saga order --waits-for retry --step notify --reason 'no mail today' --yes\n\n\
+        --dry-run prints how many instances are selected, and the first 20. The selection is taken when the job starts; nothing is sent\n\
+        before it is complete. The job runs in the cluster: it needs neither this command nor this process to continue.")]
+    Start(Box<StartArguments>),
+    /// List jobs, newest first.
+    List(ListArguments),
+    /// Show a job and its progress.
+    Show(NameArguments),
+    /// Pause a job: nothing is sent until it is resumed.
+    Pause(CommandArguments),
+    /// Resume a paused job where it was.
+    Resume(CommandArguments),
+    /// Stop a job for good; what was sent stands.
+    Stop(CommandArguments),
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Verb {
+    /// Cancel with --mode.
+    Cancel,
+    /// End at once, without compensation.
+    Kill,
+    Pause,
+    Resume,
+    /// Retry what is stuck; with --ended, begin ended instances again.
+    Retry,
+    /// Skip the step of --step; without it, stuck compensations.
+    Skip,
+    /// Migrate to the version of --to.
+    Migrate,
+}
+
+impl Verb {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Cancel => "cancel",
+            Self::Kill => "kill",
+            Self::Pause => "pause",
+            Self::Resume => "resume",
+            Self::Retry => "retry",
+            Self::Skip => "skip",
+            Self::Migrate => "migrate",
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct StartArguments {
+    /// What is done to each instance.
+    #[arg(value_enum)]
+    verb: Verb,
+    #[command(flatten)]
+    selection: SelectionArguments,
+    /// Only print what would be selected.
+    #[arg(long)]
+    dry_run: bool,
+    /// Instances per second, 1 to 1000.
+    #[arg(long, value_name = "COUNT/s", value_parser = rate)]
+    rate: Option<u32>,
+    /// Name of the operator, kept in the history of each instance.
+    #[arg(long, env = "USER", value_name = "NAME", default_value = "")]
+    by: String,
+    /// Reason, kept in the history of each instance.
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+    /// Of cancel: compensate, drain or abandon.
+    #[arg(long, value_name = "MODE")]
+    mode: Option<String>,
+    /// Of retry: the instances have ended; begin them again from where they failed.
+    #[arg(long)]
+    ended: bool,
+    /// Of retry and skip: only this step.
+    #[arg(long, value_name = "STEP")]
+    step: Option<String>,
+    /// Of skip: whether the action of the step was done: done or not_done.
+    #[arg(long = "as", value_name = "FOUND", requires = "step")]
+    found: Option<String>,
+    /// Of migrate: the hash of the version.
+    #[arg(long, value_name = "HASH")]
+    to: Option<String>,
+    #[command(flatten)]
+    confirm: ConfirmArguments,
+    #[command(flatten)]
+    output: OutputArguments,
+    #[command(flatten)]
+    tenant: TenantArguments,
+    #[command(flatten)]
+    server: ServerArguments,
+}
+
+#[derive(Debug, Args)]
+pub struct ListArguments {
+    #[command(flatten)]
+    output: OutputArguments,
+    #[command(flatten)]
+    tenant: TenantArguments,
+    #[command(flatten)]
+    server: ServerArguments,
+}
+
+#[derive(Debug, Args)]
+pub struct NameArguments {
+    /// Id of the job.
+    id: String,
+    #[command(flatten)]
+    output: OutputArguments,
+    #[command(flatten)]
+    tenant: TenantArguments,
+    #[command(flatten)]
+    server: ServerArguments,
+}
+
+#[derive(Debug, Args)]
+pub struct CommandArguments {
+    /// Name of the operator.
+    #[arg(long, env = "USER", value_name = "NAME", default_value = "")]
+    by: String,
+    /// Reason.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    reason: String,
+    #[command(flatten)]
+    name: NameArguments,
+}
+
+/// `50/s`, or `50`.
+fn rate(text: &str) -> Result<u32, String> {
+    let number = text.strip_suffix("/s").unwrap_or(text);
+    let rate = number.parse().ok();
+    rate.filter(|rate| (JOB_RATE_MIN..=JOB_RATE_MAX).contains(rate))
+        .ok_or_else(|| format!("{JOB_RATE_MIN}/s to {JOB_RATE_MAX}/s"))
+}
+
+pub fn job(command: &JobCommand) -> Result<(), Failure> {
+    match command {
+        JobCommand::Start(arguments) => start(arguments),
+        JobCommand::List(arguments) => {
+            let client = Client::new(&arguments.server)?;
+            let answer = client.get(&format!("{}/jobs", client.tenant_path(&arguments.tenant)?))?;
+            arguments.output.list(COLUMNS, &answer)
+        }
+        JobCommand::Show(name) => {
+            let client = Client::new(&name.server)?;
+            let shown = client.get(&name.path(&client)?)?;
+            show(name.output, &shown)
+        }
+        JobCommand::Pause(arguments) => tell(arguments, "pause"),
+        JobCommand::Resume(arguments) => tell(arguments, "resume"),
+        JobCommand::Stop(arguments) => tell(arguments, "stop"),
+    }
+}
+
+fn start(arguments: &StartArguments) -> Result<(), Failure> {
+    let client = Client::new(&arguments.server)?;
+    let path = format!("{}/jobs", client.tenant_path(&arguments.tenant)?);
+    let mut body = arguments.body();
+    body["dry_run"] = json!(true);
+    if arguments.dry_run {
+        let plan = client.post_json(&path, &body)?;
+        return plan_shown(arguments.output, &plan);
+    }
+    if !arguments.confirm.is_given() {
+        let plan = client.post_json(&path, &body)?;
+        let more = if plan["too_many"] == true {
+            "more than "
+        } else {
+            ""
+        };
+        let (selected, verb) = (&plan["selected"], arguments.verb.as_str());
+        let consequence = format!("{verb} is sent to {more}{selected} instance(s)");
+        arguments.confirm.agreed(&consequence, verb)?;
+    }
+    body["dry_run"] = json!(false);
+    let started = client.post_json(&path, &body)?;
+    out::note(format_args!(
+        "job started; `saga-runner job show {}` shows its progress",
+        started["id"].as_str().unwrap_or_default()
+    ));
+    show(arguments.output, &started)
+}
+
+fn tell(arguments: &CommandArguments, command: &str) -> Result<(), Failure> {
+    let client = Client::new(&arguments.name.server)?;
+    let path = format!("{}/{command}", arguments.name.path(&client)?);
+    let body = json!({"by": arguments.by, "reason": arguments.reason});
+    let shown = client.post_json(&path, &body)?;
+    show(arguments.name.output, &shown)
+}
+
+impl NameArguments {
+    fn path(&self, client: &Client) -> Result<String, Failure> {
+        let tenant = client.tenant_path(&self.tenant)?;
+        Ok(format!("{tenant}/jobs/{}", escaped(&self.id)))
+    }
+}
+
+impl StartArguments {
+    fn body(&self) -> Value {
+        let filter: Map<String, Value> = self
+            .selection
+            .query()
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), json!(value)))
+            .collect();
+        let mut body = json!({
+            "verb": self.verb.as_str(),
+            "filter": filter,
+            "by": self.by,
+            "reason": self.reason,
+            "ended": self.ended,
+        });
+        let options = [
+            ("rate", self.rate.map(|rate| json!(rate))),
+            ("mode", self.mode.as_ref().map(|mode| json!(mode))),
+            ("step", self.step.as_ref().map(|step| json!(step))),
+            ("as", self.found.as_ref().map(|found| json!(found))),
+            ("to", self.to.as_ref().map(|to| json!(to))),
+        ];
+        for (name, value) in options {
+            if let Some(value) = value {
+                body[name] = value;
+            }
+        }
+        body
+    }
+}
+
+const COLUMNS: &[Column] = &[
+    Column::value("JOB", "/id"),
+    Column::value("VERB", "/verb"),
+    Column::value("STATE", "/state").judged(judged),
+    Column::count("SELECTED", "/selected"),
+    Column::count("OVER", "/over"),
+    Column::count("APPLIED", "/applied"),
+    Column::count("FAILED", "/failed"),
+    Column::time("CREATED", "/created"),
+    Column::time("ENDED", "/ended"),
+    Column::told("BY", |item| text(&item["principal"]["who"])),
+    Column::told("REASON", |item| text(&item["principal"]["reason"])).wide(),
+    Column::value("FILTER", "/filter").wide(),
+];
+
+const FIELDS: &[Column] = &[
+    Column::value("Job", "/id"),
+    Column::value("State", "/state").judged(judged),
+    Column::value("Message", "/message"),
+    Column::value("Verb", "/verb"),
+    Column::value("Options", "/options"),
+    Column::value("Filter", "/filter"),
+    Column::told("By", |item| text(&item["principal"]["who"])),
+    Column::told("Reason", |item| text(&item["principal"]["reason"])),
+    Column::number("Rate", "/rate"),
+    Column::time("Created", "/created"),
+    Column::time("Ended", "/ended"),
+    Column::number("Selected", "/selected"),
+    Column::number("Over", "/over"),
+    Column::number("Sent", "/sent"),
+    Column::number("Applied", "/applied"),
+    Column::value("Ignored", "/ignored"),
+    Column::number("Failed", "/failed"),
+    Column::number("Waits for shard", "/waits_for_shard"),
+];
+
+const FAILURES: &[Column] = &[
+    Column::value("SAGA", "/saga"),
+    Column::value("KEY", "/key"),
+    Column::value("FAILURE", "/message"),
+];
+
+const PLANNED: &[Column] = &[
+    Column::value("SAGA", "/saga"),
+    Column::value("KEY", "/key"),
+    Column::value("PHASE", "/phase"),
+];
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+fn judged(state: &str) -> Mood {
+    match state {
+        "completed" => Mood::Good,
+        "selecting" | "running" | "paused" => Mood::Waiting,
+        "failed" => Mood::Bad,
+        _ => Mood::Plain,
+    }
+}
+
+fn show(output: OutputArguments, shown: &Value) -> Result<(), Failure> {
+    output.shown(shown, || {
+        output.object(FIELDS, shown)?;
+        let failures = shown["failures"].as_array().map_or(&[][..], Vec::as_slice);
+        if !failures.is_empty() {
+            out::line(format_args!("\n{}", output.table(FAILURES, failures)))?;
+        }
+        Ok(())
+    })
+}
+
+fn plan_shown(output: OutputArguments, plan: &Value) -> Result<(), Failure> {
+    output.shown(plan, || {
+        let instances = plan["instances"].as_array().map_or(&[][..], Vec::as_slice);
+        if !instances.is_empty() {
+            out::line(format_args!("{}", output.table(PLANNED, instances)))?;
+        }
+        let more = if plan["too_many"] == true {
+            "more than "
+        } else {
+            ""
+        };
+        out::line(format_args!(
+            "{more}{} instance(s) selected; nothing was changed",
+            plan["selected"]
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_a_number_of_instances_a_second() {
+        for (said, rate_of) in [("50/s", 50), ("1", 1), ("1000/s", 1_000)] {
+            assert_eq!(rate(said), Ok(rate_of));
+        }
+        for said in ["0", "1001/s", "5/m", "-1", "", "/s", "many"] {
+            assert!(rate(said).is_err(), "{said}");
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Lists and counts across sagas, from the index: what is asked for is found, whatever happens to instances in between.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::api::caller::{get, instance, items, post, runner, send, until};
+use crate::api::letters::cli;
+use crate::support::rig::Rig;
+
+const ASK: &str = r#"
+apiVersion: sagas/v1
+kind: Saga
+name: ask
+start: Ask.Opened
+key: {"Ask.*": event.data.ask}
+state: {init: {amount: 0}}
+handlers:
+  Ask.Opened: {set: {amount: "${event.data.amount}"}}
+  Ask.Refused: {fail: {code: refused}}
+steps:
+  approve: {wait: {signal: approve}}
+"#;
+
+const COUNT: &str = "/v1/tenants/acme/instances/count";
+
+fn found(list: &Value) -> Vec<String> {
+    let names = items(list).iter().map(|item| {
+        let part = |name: &str| item[name].as_str().expect("a text").to_owned();
+        format!("{}/{}", part("saga"), part("key"))
+    });
+    names.collect()
+}
+
+async fn list(rig: &Rig, query: &str) -> Value {
+    let answer = get(rig, &format!("/v1/tenants/acme/instances?{query}")).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    answer.json()
+}
+
+async fn open(rig: &Rig, key: &str, amount: u64) {
+    let data = json!({"ask": key, "amount": amount});
+    send(rig, "acme", &format!("open-{key}"), "Ask.Opened", data).await;
+    until(rig, &instance("acme", "ask", key), |view| {
+        view["phase"] == "running"
+    })
+    .await;
+}
+
+async fn started() -> Rig {
+    let mut rig = runner(Duration::ZERO).await;
+    rig.kill();
+    rig.add_saga("ask", ASK);
+    rig.start().await;
+    for (key, amount) in [("a-1", 10), ("a-2", 200), ("b-1", 300)] {
+        open(&rig, key, amount).await;
+    }
+    send(&rig, "acme", "r-1", "Ratio.Opened", json!({"ratio": "r-1"})).await;
+    until(&rig, &instance("acme", "ratio", "r-1"), |view| {
+        view["phase"] == "running"
+    })
+    .await;
+    rig
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn instances_are_found_across_sagas_by_category_key_age_and_state() {
+    let rig = started().await;
+    let all = list(&rig, "").await;
+    let mut names = found(&all);
+    names.sort();
+    assert_eq!(names, ["ask/a-1", "ask/a-2", "ask/b-1", "ratio/r-1"]);
+    assert!(
+        all.get("next").is_none() && all.get("looked_at").is_none(),
+        "{all}"
+    );
+    for (query, expected) in [
+        ("saga=ratio", &["ratio/r-1"][..]),
+        ("waits_for=handlers", &["ratio/r-1"]),
+        ("waits_for=message&key_prefix=a-", &["ask/a-1", "ask/a-2"]),
+        ("where=state.amount%20%3E%20100", &["ask/a-2", "ask/b-1"]),
+        ("where=key%20%3D%3D%20%22r-1%22", &["ratio/r-1"]),
+        ("phase=failed,completed", &[]),
+        ("older_than=1h", &[]),
+        ("idle_for=1h", &[]),
+    ] {
+        let mut names = found(&list(&rig, query).await);
+        names.sort();
+        assert_eq!(names, expected, "{query}");
+    }
+    let looked = list(&rig, "key_prefix=a-").await;
+    assert_eq!(
+        looked["looked_at"], 2,
+        "only what begins so is looked at: {looked}"
+    );
+
+    let counted = get(&rig, COUNT).await.json();
+    assert_eq!(counted["instances"], 4, "{counted}");
+    let largest = json!({
+        "saga": "ask", "phase": "running", "blocked_by": "nothing", "waits_for": "message", "instances": 3,
+    });
+    assert_eq!(counted["statuses"][0], largest, "{counted}");
+    let told = cli(&rig, &["instance", "count", "--tenant", "acme"]).await;
+    assert!(
+        told.lines()
+            .any(|line| line.contains('3') && line.contains("message")),
+        "{told}"
+    );
+    let told = cli(
+        &rig,
+        &[
+            "instance",
+            "list",
+            "--tenant",
+            "acme",
+            "--where",
+            "state.amount > 100",
+        ],
+    )
+    .await;
+    assert!(
+        told.contains("a-2") && told.contains("b-1") && !told.contains("a-1"),
+        "{told}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_index_follows_pauses_dead_letters_and_ends_and_a_kill_of_the_process() {
+    let mut rig = started().await;
+    let pause = json!({"reason": "a look", "by": "ada"}).to_string();
+    let paused = post(&rig, &format!("{}/pause", instance("acme", "ask", "a-1")), pause).await;
+    assert_eq!(paused.status, 202, "{paused:?}");
+    until(&rig, "/v1/tenants/acme/instances?blocked_by=paused", |list| {
+        found(list) == ["ask/a-1"]
+    })
+    .await;
+    send(
+        &rig,
+        "acme",
+        "d-1",
+        "Ratio.Divided",
+        json!({"ratio": "r-1", "by": 0}),
+    )
+    .await;
+    until(
+        &rig,
+        "/v1/tenants/acme/instances?blocked_by=dead_letter",
+        |list| found(list) == ["ratio/r-1"],
+    )
+    .await;
+    send(&rig, "acme", "no-a-2", "Ask.Refused", json!({"ask": "a-2"})).await;
+    until(
+        &rig,
+        "/v1/tenants/acme/instances?phase=failed&error=refused",
+        |list| found(list) == ["ask/a-2"],
+    )
+    .await;
+    rig.kill();
+    rig.start().await;
+    let blocked = until(&rig, "/v1/tenants/acme/instances?blocked_by=anything", |list| {
+        items(list).len() == 2
+    })
+    .await;
+    assert_eq!(found(&blocked), ["ask/a-1", "ratio/r-1"]);
+    let counted = get(&rig, &format!("{COUNT}?saga=ask")).await.json();
+    assert_eq!(counted["instances"], 3, "{counted}");
+    let told = cli(
+        &rig,
+        &["instance", "list", "ask", "--tenant", "acme", "--blocked"],
+    )
+    .await;
+    assert!(
+        told.contains("a-1") && told.contains("paused") && !told.contains("b-1"),
+        "{told}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cursor_goes_on_behind_its_page_and_what_cannot_be_asked_is_refused() {
+    let mut rig = started().await;
+    let (mut names, mut after) = (Vec::new(), String::new());
+    for _ in 0..8 {
+        let page = list(&rig, &format!("limit=1{after}")).await;
+        names.extend(found(&page));
+        // The cursor is about stored places, so a restart in between does not matter.
+        if names.len() == 2 {
+            rig.kill();
+            rig.start().await;
+            until(&rig, "/v1/tenants/acme/instances?limit=1", |list| {
+                items(list).len() == 1
+            })
+            .await;
+        }
+        match page["next"].as_str() {
+            Some(next) => after = format!("&after={next}"),
+            None => break,
+        }
+    }
+    names.sort();
+    assert_eq!(names, ["ask/a-1", "ask/a-2", "ask/b-1", "ratio/r-1"]);
+    let path = "/v1/tenants/acme/instances";
+    for (query, told) in [
+        ("phase=runing", "running"),
+        ("blocked_by=", "dead_letter"),
+        ("waits_for=effects", "effect"),
+        ("older_than=soon", "15m"),
+        ("where=state.amount%20%3E", "where"),
+        ("where=event.data.x", "event"),
+        ("after=none", "cursor"),
+        ("state=running", "state"),
+    ] {
+        let problem = get(&rig, &format!("{path}?{query}"))
+            .await
+            .is_problem(400, "SR0501");
+        assert!(
+            problem["detail"]
+                .as_str()
+                .is_some_and(|detail| detail.contains(told)),
+            "{problem}"
+        );
+    }
+    get(&rig, &format!("{COUNT}?key_prefix=a"))
+        .await
+        .is_problem(400, "SR0501");
+    let other = get(&rig, "/v1/tenants/globex/instances/count").await.json();
+    assert_eq!(other["instances"], 0, "nothing of another tenant: {other}");
+}

@@ -1,0 +1,303 @@
+//! Why an instance does not go on, asked where its sagas run while its effects run in another process, on nats-server.
+
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use wiremock::{MockServer, ResponseTemplate};
+
+use crate::api::caller::{add_call, get, instance, letters, runner, send, service, until};
+use crate::support::nats_server::NatsServer;
+use crate::support::rig::Rig;
+
+const PAY: &str = r#"
+apiVersion: sagas/v1
+kind: Saga
+name: pay
+start: Pay.Opened
+key: {"Pay.*": event.data.pay}
+state: {init: {}}
+steps:
+  charge: {effect: charge, with: {}, timeout: 10m}
+"#;
+
+const CONFIRM: &str = r#"
+apiVersion: sagas/v1
+kind: Saga
+name: confirm
+start: Confirm.Opened
+key: {"Confirm.*": event.data.confirm}
+state: {init: {}}
+steps:
+  approve: {wait: {signal: approve, timeout: 30d}}
+"#;
+
+const OUTER: &str = r#"
+apiVersion: sagas/v1
+kind: Saga
+name: outer
+start: Outer.Opened
+key: {"Outer.*": event.data.outer}
+state: {init: {}}
+steps:
+  inner: {saga: {name: inner, key: "in-${key}", input: {}}}
+"#;
+
+const INNER: &str = r"
+apiVersion: sagas/v1
+kind: Saga
+name: inner
+input: {type: object}
+state: {init: {}}
+steps:
+  approve: {wait: {signal: approve}}
+";
+
+const RETRIES: &str = "retry: {attempts: 20, backoff: {initial: 1s, max: 10s}}\n";
+
+fn add_sagas(rig: &Rig) {
+    for (name, text) in [
+        ("pay", PAY),
+        ("confirm", CONFIRM),
+        ("outer", OUTER),
+        ("inner", INNER),
+    ] {
+        rig.add_saga(name, text);
+    }
+}
+
+async fn refusing() -> MockServer {
+    service(ResponseTemplate::new(503).set_body_string("out of order")).await
+}
+
+fn why(saga: &str, key: &str) -> String {
+    format!("{}/why", instance("acme", saga, key))
+}
+
+/// What a command prints that must succeed.
+fn printed(rig: &Rig, arguments: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_saga-runner"));
+    let url = rig.url("");
+    command.args(arguments).args(["--tenant", "acme", "--url", &url]);
+    let output = command.output().expect("the binary starts");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn cause(told: &Value) -> &str {
+    told["cause"].as_str().unwrap_or_default()
+}
+
+/// Two processes over one broker: sagas in the first, effects in the second.
+async fn apart(server: &NatsServer, upstream: &MockServer, more: &str) -> (Rig, Rig) {
+    let url = Some(server.url());
+    let mut sagas = Rig::new(url.clone(), "30m", Duration::ZERO, json!({})).await;
+    let mut effects = Rig::new(url, "30m", Duration::ZERO, json!({})).await;
+    for rig in [&sagas, &effects] {
+        add_sagas(rig);
+        add_call(rig, "charge", upstream, more);
+    }
+    sagas.start_as("saga").await;
+    effects.start_as("effect").await;
+    (sagas, effects)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_that_fail_in_another_process_are_told_with_class_message_and_next_attempt() {
+    let (server, upstream) = (NatsServer::start(), refusing().await);
+    let (sagas, _effects) = apart(&server, &upstream, RETRIES).await;
+    send(&sagas, "acme", "e-1", "Pay.Opened", json!({"pay": "p-1"})).await;
+    let told = until(&sagas, &why("pay", "p-1"), |told| cause(told) == "failing").await;
+    let work = &told["pending"][0];
+    assert_eq!(
+        (&work["step"], &work["effect"]),
+        (&json!("charge"), &json!("charge"))
+    );
+    assert!(
+        work["idempotency_key"].is_string() && work["deadline"].is_string(),
+        "{work}"
+    );
+    let calls = &work["calls"];
+    assert!(
+        calls["made"].as_u64() >= Some(1) && calls["next"].is_string(),
+        "{calls}"
+    );
+    assert!(
+        calls["worker"].as_str().is_some_and(|worker| !worker.is_empty()),
+        "{calls}"
+    );
+    let class = calls["error"]["class"].as_str().expect("a class");
+    let sentence = told["why"].as_str().expect("a sentence");
+    assert!(sentence.contains(class) && sentence.contains("503"), "{sentence}");
+    // The command line says the same.
+    let printed = printed(&sagas, &["instance", "why", "pay", "p-1"]);
+    assert!(printed.contains("of effect charge"), "{printed}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_breaker_that_is_open_in_another_process_is_told_with_its_upstream() {
+    let (server, upstream) = (NatsServer::start(), refusing().await);
+    let breaker = format!("{RETRIES}breaker: {{window: 30s, min_calls: 1, failure_rate: 0.1, open: 60s}}\n");
+    let (sagas, _effects) = apart(&server, &upstream, &breaker).await;
+    for number in 1..=3 {
+        let (id, key) = (format!("e-{number}"), format!("p-{number}"));
+        send(&sagas, "acme", &id, "Pay.Opened", json!({"pay": key})).await;
+    }
+    let told = until(&sagas, &why("pay", "p-1"), |told| cause(told) == "breaker").await;
+    let calls = &told["pending"][0]["calls"];
+    let held = calls["upstream"].as_str().expect("an upstream");
+    let sentence = told["why"].as_str().expect("a sentence");
+    assert!(sentence.contains(&format!("the breaker of {held}")), "{sentence}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_children_and_dead_letters_are_named() {
+    let mut rig = runner(Duration::ZERO).await;
+    rig.kill();
+    rig.add_effect(
+        "charge",
+        "apiVersion: sagas/v1\nkind: Effect\nname: charge\nexternal: {}\n",
+    );
+    add_sagas(&rig);
+    rig.start().await;
+    send(&rig, "acme", "e-1", "Confirm.Opened", json!({"confirm": "c-1"})).await;
+    let told = until(&rig, &why("confirm", "c-1"), |told| cause(told) == "message").await;
+    assert_eq!(told["pending"][0]["messages"], json!(["signal approve"]));
+    assert!(
+        told["pending"][0]["due"].is_string() && told["timer"]["due"].is_string(),
+        "{told}"
+    );
+
+    send(&rig, "acme", "e-2", "Outer.Opened", json!({"outer": "o-1"})).await;
+    let told = until(&rig, &why("outer", "o-1"), |told| {
+        told["child"]["cause"] == "message"
+    })
+    .await;
+    assert_eq!(
+        told["pending"][0]["child"],
+        json!({"saga": "inner", "key": "in-o-1"})
+    );
+    let sentence = told["why"].as_str().expect("a sentence");
+    assert!(
+        sentence.contains("in-o-1") && sentence.contains("signal approve"),
+        "{sentence}"
+    );
+
+    send(&rig, "acme", "e-3", "Ratio.Opened", json!({"ratio": "r-1"})).await;
+    send(
+        &rig,
+        "acme",
+        "e-4",
+        "Ratio.Divided",
+        json!({"ratio": "r-1", "by": 0}),
+    )
+    .await;
+    send(
+        &rig,
+        "acme",
+        "e-5",
+        "Ratio.Divided",
+        json!({"ratio": "r-1", "by": 1}),
+    )
+    .await;
+    let told = until(&rig, &why("ratio", "r-1"), |told| {
+        told["blocked_by"]["inputs"] == 1
+    })
+    .await;
+    let letter = told["blocked_by"]["dead_letter"]["id"].as_str().expect("an id");
+    let sentence = told["why"].as_str().expect("a sentence");
+    assert!(
+        sentence.contains(letter) && sentence.contains("1 input(s)"),
+        "{sentence}"
+    );
+    let one = get(&rig, &format!("{}/{letter}", letters("acme"))).await.json();
+    assert_eq!(
+        (&one["key"], &one["reason"]),
+        (&json!("r-1"), &json!("expression"))
+    );
+    assert_eq!(
+        get(&rig, &format!("{}/{letter}", letters("globex"))).await.status,
+        404
+    );
+    for (filter, count) in [
+        ("saga=ratio&key=r-1", 1),
+        ("reason=expression", 1),
+        ("key=r-2", 0),
+        ("saga=pay", 0),
+    ] {
+        let page = get(&rig, &format!("{}?{filter}", letters("acme"))).await.json();
+        assert_eq!(page["items"].as_array().map(Vec::len), Some(count), "{filter}");
+    }
+    let listed = printed(&rig, &["dead-letter", "list", "--saga", "ratio"]);
+    assert!(
+        listed.contains(letter) && listed.contains("expression"),
+        "{listed}"
+    );
+    assert!(printed(&rig, &["dead-letter", "show", letter, "--json"]).contains("\"key\": \"r-1\""));
+    printed(&rig, &["dead-letter", "discard", letter, "--yes"]);
+    let told = until(&rig, &why("ratio", "r-1"), |told| cause(told) == "handlers").await;
+    assert!(
+        told["hears"]
+            .as_array()
+            .expect("a list")
+            .contains(&json!("event Ratio.Closed"))
+    );
+    send(&rig, "acme", "e-6", "Ratio.Closed", json!({"ratio": "r-1"})).await;
+    until(&rig, &why("ratio", "r-1"), |told| cause(told) == "ended").await;
+
+    get(&rig, &why("ratio", "nobody")).await.is_problem(404, "SR0502");
+    let unknown = format!("{}?verbose=1", why("ratio", "r-1"));
+    assert_eq!(get(&rig, &unknown).await.status, 400);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_history_goes_on_in_pages_across_a_restart_and_takes_no_foreign_cursor() {
+    let mut rig = runner(Duration::ZERO).await;
+    for key in ["r-1", "r-2"] {
+        send(
+            &rig,
+            "acme",
+            &format!("{key}-opened"),
+            "Ratio.Opened",
+            json!({"ratio": key}),
+        )
+        .await;
+        for by in 1..=4 {
+            let id = format!("{key}-{by}");
+            send(
+                &rig,
+                "acme",
+                &id,
+                "Ratio.Divided",
+                json!({"ratio": key, "by": by}),
+            )
+            .await;
+        }
+        until(&rig, &instance("acme", "ratio", key), |view| view["version"] == 5).await;
+    }
+    let history = |key: &str, more: &str| format!("{}/history?limit=2{more}", instance("acme", "ratio", key));
+    let mut inputs = Vec::new();
+    let mut page = get(&rig, &history("r-1", "")).await.json();
+    let first = page["next"].as_str().expect("more").to_owned();
+    rig.kill();
+    rig.start().await;
+    loop {
+        for item in page["items"].as_array().expect("items") {
+            inputs.push(item["input"].as_str().expect("an id").to_owned());
+        }
+        let Some(next) = page["next"].as_str() else { break };
+        page = get(&rig, &history("r-1", &format!("&after={next}"))).await.json();
+    }
+    assert_eq!(inputs.len(), 5, "{inputs:?}");
+    assert!(
+        inputs[0].contains("r-1-4") && inputs[4].contains("r-1-opened"),
+        "newest first: {inputs:?}"
+    );
+    let foreign = history("r-2", &format!("&after={first}"));
+    assert_eq!(get(&rig, &foreign).await.status, 400);
+    assert_eq!(get(&rig, &history("r-1", "&after=x")).await.status, 400);
+}

@@ -1,0 +1,261 @@
+//! What commands print, where they go, and what they ask before something is lost.
+
+use super::*;
+
+/// A home whose runner has the tenants acme and globex.
+fn running() -> (Home, Runner, String) {
+    let mut home = Home::new();
+    home.manifest["tenants"] = json!(["acme", "globex"]);
+    home.write("manifest.yaml", &home.manifest);
+    let runner = home.start();
+    let address = home.manifest["http"]["listen"].as_str().expect("an address");
+    let url = format!("http://{address}");
+    (home, runner, url)
+}
+
+fn told(output: &Output) -> (Option<i32>, String, String) {
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn a_list_has_the_same_data_in_every_format() {
+    let (_home, runner, url) = running();
+    let shards = |more: &[&str]| {
+        let output = call(&[&["shard", "list", "--url", &url], more].concat());
+        let (code, shown, errors) = told(&output);
+        assert_eq!(code, Some(0), "{errors}");
+        shown
+    };
+    let json: Value = serde_json::from_str(&shards(&["-o", "json"])).expect("JSON");
+    let items = json["items"].as_array().expect("items");
+    assert_eq!(items.len(), 2, "{json}");
+    let alias: Value = serde_json::from_str(&shards(&["--json"])).expect("JSON");
+    assert_eq!(alias["items"].as_array().map(Vec::len), Some(2));
+    let lines = shards(&["-o", "jsonl"]);
+    let lines: Vec<Value> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    let numbers =
+        |items: &[Value]| -> Vec<Value> { items.iter().map(|item| item["shard"].clone()).collect() };
+    assert_eq!(numbers(&lines), numbers(items));
+    let yaml = shards(&["-o", "yaml"]);
+    assert!(
+        yaml.starts_with("items:") && yaml.contains("state: running"),
+        "{yaml}"
+    );
+    for format in ["table", "wide"] {
+        let table = shards(&["-o", format]);
+        let lines: Vec<&str> = table.lines().collect();
+        assert!(lines[0].starts_with("SHARD"), "{table}");
+        assert_eq!(lines.len(), 3, "{table}");
+        assert!(
+            !table.contains('\u{1b}'),
+            "no colours where nobody looks: {table}"
+        );
+    }
+    let both = call(&["shard", "list", "--json", "-o", "yaml"]);
+    assert_eq!(both.status.code(), Some(64));
+
+    for command in [
+        &["effect", "list"][..],
+        &["breaker", "list"],
+        &["definition", "list"],
+        &["schedule", "list", "--tenant", "acme"],
+        &["instance", "list", "tally", "--tenant", "acme"],
+    ] {
+        let output = call(&[command, &["--json", "--url", &url]].concat());
+        let (code, shown, errors) = told(&output);
+        assert_eq!(code, Some(0), "{command:?}: {errors}");
+        let shown: Value =
+            serde_json::from_str(&shown).unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        assert!(shown["items"].is_array(), "{command:?}: {shown}");
+    }
+    assert_eq!(runner.stop(), Some(0));
+}
+
+#[test]
+fn a_drain_is_waited_for_until_the_process_has_ended() {
+    let (_home, mut runner, url) = running();
+    let (code, shown, errors) = told(&call(&["drain", "--wait", "--url", &url]));
+    assert_eq!((code, shown.as_str()), (Some(0), ""), "{errors}");
+    assert!(errors.contains("the process has ended"), "{errors}");
+    let begin = Instant::now();
+    while runner.0.try_wait().expect("a child").is_none() {
+        assert!(begin.elapsed() < PATIENCE, "it has not ended");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let (code, ..) = told(&call(&["drain", "--url", &url]));
+    assert_eq!(code, Some(69), "nobody answers");
+}
+
+#[test]
+fn a_reload_prints_what_changed_and_every_finding() {
+    let (home, runner, url) = running();
+    let (code, _, errors) = told(&call(&["reload", "--url", &url]));
+    assert!(code == Some(0) && errors.contains("nothing changed"), "{errors}");
+    std::fs::write(
+        home.path("sagas/tally.yaml"),
+        TALLY.replace("{sum: 0}", "{sum: 1}"),
+    )
+    .expect("written");
+    let (code, shown, errors) = told(&call(&["reload", "--url", &url]));
+    assert!(
+        code == Some(0) && shown.starts_with("tally changed from "),
+        "{shown}{errors}"
+    );
+    let hash = |index: usize| shown.split_whitespace().nth(index).expect("a hash").to_owned();
+    let (from, to) = (hash(3), hash(5));
+    let (code, shown, errors) = told(&call(&["definition", "diff", &to, &to, "--url", &url]));
+    assert_eq!((code, shown.as_str()), (Some(0), ""), "{errors}");
+    let file = home.path("sagas/tally.yaml");
+    std::fs::write(&file, TALLY).expect("written");
+    let path = file.to_str().expect("UTF-8");
+    let (code, shown, errors) = told(&call(&["definition", "diff", &to, "--file", path, "--url", &url]));
+    assert_eq!(code, Some(1), "{errors}");
+    assert!(
+        shown.contains("-state: {init: {sum: 1}}") && shown.contains("+state: {init: {sum: 0}}"),
+        "{from}: {shown}"
+    );
+    std::fs::write(&file, "kind: Saga\n").expect("written");
+    let (code, _, errors) = told(&call(&["reload", "--url", &url]));
+    assert!(code == Some(65) && errors.contains("tally.yaml:"), "{errors}");
+    assert_eq!(runner.stop(), Some(0));
+}
+
+#[test]
+fn flags_come_before_the_environment_and_that_before_the_profile() {
+    let (home, runner, url) = running();
+    let folder = home.path("profiles");
+    std::fs::create_dir(&folder).expect("created");
+    let wrong = "http://127.0.0.1:1";
+    let profiles = format!(
+        "default: here\nprofiles:\n  here: {{url: \"{url}\", tenant: acme}}\n  gone: {{url: \"{wrong}\"}}\n  far: {{url: \"http://far.example:1\", token_file: token}}\n"
+    );
+    std::fs::write(folder.join("config.yaml"), profiles).expect("written");
+    std::fs::write(folder.join("token"), "t0ken\n").expect("written");
+    let run = |arguments: &[&str], variables: &[(&str, &str)]| {
+        let mut command = binary();
+        command.env("SAGA_RUNNER_HOME", &folder);
+        command.envs(variables.iter().copied()).args(arguments);
+        told(&command.output().expect("the binary starts"))
+    };
+    let list = ["schedule", "list"];
+    let (code, _, errors) = run(&list, &[]);
+    assert_eq!(code, Some(0), "address and tenant of the default: {errors}");
+    let by_environment = [("SAGA_RUNNER_URL", wrong)];
+    assert_eq!(run(&list, &by_environment).0, Some(69));
+    let flags = ["schedule", "list", "--url", &url, "--tenant", "globex"];
+    assert_eq!(run(&flags, &by_environment).0, Some(0));
+    assert_eq!(run(&["schedule", "list", "--profile", "gone"], &[]).0, Some(69));
+    let (code, _, errors) = run(&["schedule", "list", "--profile", "far"], &[]);
+    assert!(code == Some(64) && errors.contains("by https only"), "{errors}");
+    assert_eq!(run(&["schedule", "list", "--profile", "nobody"], &[]).0, Some(64));
+
+    assert_eq!(run(&["profile", "use", "nobody"], &[]).0, Some(64));
+    assert_eq!(run(&["profile", "use", "gone"], &[]).0, Some(0));
+    assert_eq!(run(&list, &[]).0, Some(69));
+    let (code, shown, _) = run(&["profile", "list", "-o", "json"], &[]);
+    let shown: Value = serde_json::from_str(&shown).expect("JSON");
+    assert_eq!(code, Some(0));
+    assert_eq!(shown["items"][2]["chosen"], false, "{shown}");
+    assert!(!shown.to_string().contains("t0ken"), "{shown}");
+    assert_eq!(runner.stop(), Some(0));
+}
+
+#[test]
+fn a_token_is_never_a_flag() {
+    let output = call(&["shard", "list", "--token", "secret"]);
+    assert_eq!(output.status.code(), Some(64));
+    let mut command = binary();
+    command
+        .env("SAGA_RUNNER_TOKEN", "two words")
+        .args(["shard", "list"]);
+    let (code, _, errors) = told(&command.output().expect("the binary starts"));
+    assert!(code == Some(78) && !errors.contains("two words"), "{errors}");
+}
+
+#[test]
+fn destructive_commands_ask_for_confirmation() {
+    let nobody = "http://127.0.0.1:1";
+    for arguments in [
+        &[
+            "instance", "cancel", "tally", "t-1", "--mode", "abandon", "--tenant", "acme",
+        ][..],
+        &["shard", "discard", "0", "--all", "--reason", "x"],
+        &["shard", "accept-gap", "--stream", "S", "--reason", "x"],
+        &["shard", "rebind", "--stream", "S", "--reason", "x"],
+    ] {
+        let (code, _, errors) = told(&call(&[arguments, &["--url", nobody]].concat()));
+        assert!(
+            code == Some(64) && errors.contains("--yes"),
+            "{arguments:?}: {errors}"
+        );
+        let (code, _, errors) = told(&call(&[arguments, &["--yes", "--url", nobody]].concat()));
+        assert_eq!(code, Some(69), "it goes to the runner: {errors}");
+    }
+}
+
+#[test]
+fn completions_and_manual_pages_know_every_command() {
+    for shell in ["bash", "zsh", "fish"] {
+        let (code, shown, errors) = told(&call(&["completions", shell]));
+        assert!(
+            code == Some(0) && shown.contains("accept-gap"),
+            "{shell}: {errors}"
+        );
+    }
+    let (code, page, _) = told(&call(&["man"]));
+    assert!(code == Some(0) && page.contains(".TH saga-runner"), "{page}");
+    let dir = tempfile::tempdir().expect("a folder");
+    let folder = dir.path().join("man");
+    let (code, ..) = told(&call(&["man", "--dir", folder.to_str().expect("UTF-8")]));
+    assert_eq!(code, Some(0));
+    assert!(folder.join("saga-runner-instance-list.1").exists());
+}
+
+/// Commands that print no data, or whose output is a text.
+const NO_FORMATS: &[&str] = &[
+    "bench",
+    "completions",
+    "consumers delete",
+    "demo",
+    "demo-upstream",
+    "dev",
+    "drain",
+    "graph",
+    "init",
+    "instance start",
+    "man",
+    "profile use",
+    "replay",
+    "run",
+    "schema",
+    "test",
+    "token new",
+    "breaker open",
+    "breaker close",
+    "breaker auto",
+];
+
+#[test]
+fn every_command_that_prints_data_prints_it_in_every_format() {
+    fn leaves(command: &clap::Command, path: &str, found: &mut Vec<(String, bool)>) {
+        for inner in command.get_subcommands() {
+            let path = format!("{path} {}", inner.get_name()).trim().to_owned();
+            if inner.has_subcommands() {
+                leaves(inner, &path, found);
+            } else {
+                let has = inner
+                    .get_arguments()
+                    .any(|argument| argument.get_id() == "output");
+                found.push((path, has));
+            }
+        }
+    }
+    let mut found = Vec::new();
+    leaves(&saga_runner::cli::description(), "", &mut found);
+    for (path, has) in found {
+        assert_ne!(has, NO_FORMATS.contains(&path.as_str()), "{path}");
+    }
+}
