@@ -54,6 +54,8 @@ pub enum Kind {
     Request,
     /// The answer is a stream of events.
     Stream,
+    /// The answer is a file.
+    File,
 }
 
 /// One endpoint.
@@ -109,6 +111,11 @@ impl Endpoint {
 
     const fn stream(mut self) -> Self {
         self.kind = Kind::Stream;
+        self
+    }
+
+    const fn file(mut self) -> Self {
+        self.kind = Kind::File;
         self
     }
 

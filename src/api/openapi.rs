@@ -72,6 +72,12 @@ fn operation(endpoint: &Endpoint) -> Value {
             "content": {"text/event-stream": {"schema": {"type": "string"}}},
         });
     }
+    if endpoint.kind == Kind::File {
+        operation["responses"]["200"] = json!({
+            "description": "The file",
+            "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+        });
+    }
     if ["/live", "/ready", "/health"].contains(&endpoint.path.as_str()) {
         operation["responses"]["503"] = json!({
             "description": "It does not, and why",

@@ -1,7 +1,7 @@
 //! Probes, metrics and the drain.
 
 use axum::Json;
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
@@ -124,6 +124,22 @@ pub async fn open_shard(State(state): State<ApiState>, Path(shard): Path<u16>) -
 pub async fn close_shard(State(state): State<ApiState>, Path(shard): Path<u16>) -> Result<Response, Problem> {
     state.control.close_shard(shard).await?;
     Ok(Json(json!({"shard": shard, "open": false})).into_response())
+}
+
+/// All rows of a shard, as a file.
+pub async fn backup_shard(
+    State(state): State<ApiState>,
+    Path(shard): Path<u16>,
+) -> Result<Response, Problem> {
+    let backup = state.control.backup(shard).await?;
+    let headers = [
+        (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
+        (
+            header::CONTENT_DISPOSITION,
+            format!("attachment; filename=\"{}\"", backup.name),
+        ),
+    ];
+    Ok((headers, Body::from_stream(backup.chunks)).into_response())
 }
 
 /// Lets a shard go on behind messages that are gone.

@@ -40,6 +40,8 @@ pub struct Settings {
     pub waits_max: usize,
     /// Instances that are watched at the same time (`.../events`); further requests are answered 503. Default 64.
     pub streams_max: usize,
+    /// Longest time in which a backup of a shard is read; meanwhile the file of the shard grows. Default 15m.
+    pub backup_max: Millis,
     /// Bytes of one page of a list. Items that do not fit are on the next one. Default 1 MiB.
     pub page_bytes_max: usize,
 }
@@ -74,6 +76,7 @@ impl Default for Settings {
             wait_max: Millis::seconds(60),
             waits_max: 256,
             streams_max: 64,
+            backup_max: Millis::seconds(15 * 60),
             page_bytes_max: 1024 * 1024,
         }
     }
@@ -144,6 +147,7 @@ impl Settings {
             ("request_timeout", self.request_timeout),
             ("answer_timeout", self.answer_timeout),
             ("wait_max", self.wait_max),
+            ("backup_max", self.backup_max),
         ] {
             if time.duration().is_zero() {
                 return Err(format!("http.{name} must be longer than 0s"));

@@ -14,11 +14,11 @@ use super::node::Node;
 use super::running::Running;
 use super::sagas::{Common, Opened};
 use super::shards::Shown;
-use super::{StartError, accept, held, streams};
+use super::{StartError, accept, backup, held, streams};
 use crate::kernel::input::SourceStream;
 use crate::ports::broker::StreamState;
 use crate::ports::control::{
-    AcceptReport, AcceptRequest, AcceptVerb, ControlError, PageRequest, ShardControl, ShardView,
+    AcceptReport, AcceptRequest, AcceptVerb, Backup, ControlError, PageRequest, ShardControl, ShardView,
 };
 use crate::ports::held::{HeldReport, HeldRequest, HeldVerb, PendingReport};
 use crate::shard::ShardState;
@@ -37,6 +37,15 @@ impl ShardControl for Node {
     async fn close_shard(&self, shard: u16) -> Result<(), ControlError> {
         let timeout = self.manifest.drain_timeout.duration();
         Self::close_shard(self, shard, timeout).await
+    }
+
+    async fn backup(&self, shard: u16) -> Result<Backup, ControlError> {
+        let (running, common) = self.with_shards(shard)?;
+        let Some(shown) = running.shards.get(shard) else {
+            return Err(ControlError::Conflict(format!("shard {shard} is not open here")));
+        };
+        let epoch = common.keeper.epoch(shard).await.unwrap_or_default();
+        backup::take(self, &shown, epoch)
     }
 
     async fn accept(

@@ -221,15 +221,8 @@ impl Client {
         if let Some(last) = last {
             request = request.header("last-event-id", last);
         }
-        if let Some(token) = &self.token {
-            request = request.bearer_auth(token);
-        }
-        let broken = |error: reqwest::Error| {
-            Failure::new(
-                exit::UNAVAILABLE,
-                told(&format!("no answer from {}", self.base), &error),
-            )
-        };
+        let request = self.authorized(request);
+        let broken = |error: reqwest::Error| self.no_answer(&error);
         self.runtime.block_on(async {
             let mut response = request.send().await.map_err(broken)?;
             let status = response.status();
@@ -250,6 +243,40 @@ impl Client {
                 }
             }
         })
+    }
+
+    /// Asks for a file, and gives its bytes to `take` as they come.
+    pub fn download(
+        &self,
+        path: &str,
+        mut take: impl FnMut(&[u8]) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let request = self.http.post(self.address(path)).timeout(PATIENCE_LONG);
+        let request = self.authorized(request);
+        let broken = |error: reqwest::Error| self.no_answer(&error);
+        self.runtime.block_on(async {
+            let mut response = request.send().await.map_err(broken)?;
+            let status = response.status();
+            if !status.is_success() {
+                return Err(self.refusal(status, &response.text().await.map_err(broken)?));
+            }
+            while let Some(chunk) = response.chunk().await.map_err(broken)? {
+                take(&chunk)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn authorized(&self, request: reqwest::RequestBuilder) -> reqwest::RequestBuilder {
+        match &self.token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        }
+    }
+
+    fn no_answer(&self, error: &reqwest::Error) -> Failure {
+        let message = told(&format!("no answer from {}", self.base), error);
+        Failure::new(exit::UNAVAILABLE, message)
     }
 
     /// Asks for something that may take long, and calls `waits` now and then until it is done.
@@ -288,10 +315,7 @@ impl Client {
         request: reqwest::RequestBuilder,
         waits: &mut dyn FnMut(Duration),
     ) -> Result<(StatusCode, String), Failure> {
-        let request = match &self.token {
-            Some(token) => request.bearer_auth(token),
-            None => request,
-        };
+        let request = self.authorized(request);
         let asked = async {
             let response = request.send().await?;
             Ok::<_, reqwest::Error>((response.status(), response.text().await?))
@@ -308,12 +332,7 @@ impl Client {
                     waits(waited);
                 }
             })
-            .map_err(|error| {
-                Failure::new(
-                    exit::UNAVAILABLE,
-                    told(&format!("no answer from {}", self.base), &error),
-                )
-            })
+            .map_err(|error| self.no_answer(&error))
     }
 
     /// What an answer says, or why there is none.

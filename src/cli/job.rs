@@ -50,16 +50,10 @@ enum Verb {
 }
 
 impl Verb {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Cancel => "cancel",
-            Self::Kill => "kill",
-            Self::Pause => "pause",
-            Self::Resume => "resume",
-            Self::Retry => "retry",
-            Self::Skip => "skip",
-            Self::Migrate => "migrate",
-        }
+    /// As it is written on the command line, and in a request.
+    fn name(self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |value| value.get_name().to_owned())
     }
 }
 
@@ -184,9 +178,9 @@ fn start(arguments: &StartArguments) -> Result<(), Failure> {
         } else {
             ""
         };
-        let (selected, verb) = (&plan["selected"], arguments.verb.as_str());
+        let (selected, verb) = (&plan["selected"], arguments.verb.name());
         let consequence = format!("{verb} is sent to {more}{selected} instance(s)");
-        arguments.confirm.agreed(&consequence, verb)?;
+        arguments.confirm.agreed(&consequence, &verb)?;
     }
     body["dry_run"] = json!(false);
     let started = client.post_json(&path, &body)?;
@@ -221,7 +215,7 @@ impl StartArguments {
             .map(|(name, value)| (name.to_owned(), json!(value)))
             .collect();
         let mut body = json!({
-            "verb": self.verb.as_str(),
+            "verb": self.verb.name(),
             "filter": filter,
             "by": self.by,
             "reason": self.reason,
@@ -247,10 +241,10 @@ const COLUMNS: &[Column] = &[
     Column::value("JOB", "/id"),
     Column::value("VERB", "/verb"),
     Column::value("STATE", "/state").judged(judged),
-    Column::count("SELECTED", "/selected"),
-    Column::count("OVER", "/over"),
-    Column::count("APPLIED", "/applied"),
-    Column::count("FAILED", "/failed"),
+    Column::number("SELECTED", "/selected"),
+    Column::number("HANDLED", "/handled"),
+    Column::number("APPLIED", "/applied"),
+    Column::number("FAILED", "/failed"),
     Column::time("CREATED", "/created"),
     Column::time("ENDED", "/ended"),
     Column::told("BY", |item| text(&item["principal"]["who"])),
@@ -271,7 +265,7 @@ const FIELDS: &[Column] = &[
     Column::time("Created", "/created"),
     Column::time("Ended", "/ended"),
     Column::number("Selected", "/selected"),
-    Column::number("Over", "/over"),
+    Column::number("Handled", "/handled"),
     Column::number("Sent", "/sent"),
     Column::number("Applied", "/applied"),
     Column::value("Ignored", "/ignored"),
@@ -336,6 +330,17 @@ fn plan_shown(output: OutputArguments, plan: &Value) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_list_of_jobs_tells_how_far_each_is() {
+        let job = json!({"id": "job-1", "selected": 1200, "handled": 350, "applied": 340, "failed": 7});
+        let arguments = OutputArguments::default();
+        let table = arguments.table(COLUMNS, &[job]);
+        for number in ["1200", "350", "340", "7"] {
+            let mut cells = table.split_whitespace();
+            assert!(cells.any(|cell| cell == number), "{number}: {table}");
+        }
+    }
 
     #[test]
     fn a_rate_is_a_number_of_instances_a_second() {

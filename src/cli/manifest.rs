@@ -17,7 +17,7 @@ use crate::kernel::definition::{Diagnostic, Severity};
 const OTHER_VARIABLES: [&str; 3] = ["SAGA_RUNNER_HOME", "SAGA_RUNNER_TOKEN", "SAGA_RUNNER_TOOLS"];
 
 /// The manifest, and flags that override it.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct ManifestArguments {
     /// Manifest file.
     #[arg(

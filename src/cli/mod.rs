@@ -2,6 +2,7 @@
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+pub mod backup;
 #[cfg(feature = "bench")]
 pub mod bench;
 pub mod client;

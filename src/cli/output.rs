@@ -15,7 +15,7 @@ use crate::ports::clock::Clock as _;
 const CELL_CHARS_MAX: usize = 72;
 
 /// How a command prints data.
-#[derive(Debug, Clone, Copy, Args)]
+#[derive(Debug, Clone, Copy, Default, Args)]
 pub struct OutputArguments {
     /// Output format.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "table")]
@@ -25,8 +25,9 @@ pub struct OutputArguments {
     json: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Format {
+    #[default]
     /// A table with the most important columns, and times relative to now.
     Table,
     /// A table with all columns, uncut, and absolute times.
@@ -63,7 +64,7 @@ enum Part {
     Value(&'static str),
     Number(&'static str),
     Time(&'static str),
-    Count(&'static str),
+    Length(&'static str),
     Told(fn(&Value) -> String),
 }
 
@@ -93,8 +94,8 @@ impl Column {
     }
 
     /// How many items the list at a JSON pointer has.
-    pub const fn count(title: &'static str, pointer: &'static str) -> Self {
-        Self::new(title, Part::Count(pointer))
+    pub const fn length(title: &'static str, pointer: &'static str) -> Self {
+        Self::new(title, Part::Length(pointer))
     }
 
     /// What `tell` makes of the item.
@@ -255,7 +256,7 @@ impl People {
                 continue;
             };
             shown.set_padding((0, 2));
-            if matches!(column.part, Part::Number(_) | Part::Count(_)) {
+            if matches!(column.part, Part::Number(_) | Part::Length(_)) {
                 shown.set_cell_alignment(CellAlignment::Right);
             }
         }
@@ -307,7 +308,7 @@ impl People {
         let at = |pointer: &str| item.pointer(pointer).unwrap_or(&Value::Null);
         match column.part {
             Part::Value(pointer) | Part::Number(pointer) => plain(at(pointer)),
-            Part::Count(pointer) => at(pointer).as_array().map_or(0, Vec::len).to_string(),
+            Part::Length(pointer) => at(pointer).as_array().map_or(0, Vec::len).to_string(),
             Part::Told(tell) => match tell(item) {
                 text if text.is_empty() => "-".to_owned(),
                 text => text,
@@ -347,7 +348,7 @@ mod tests {
         Column::value("NAME", "/name"),
         Column::number("LIVE", "/count/live"),
         Column::time("SINCE", "/since"),
-        Column::count("QUEUED", "/queued"),
+        Column::length("QUEUED", "/queued"),
         Column::value("HASH", "/hash").wide(),
     ];
 

@@ -42,6 +42,6 @@ const COLUMNS: &[Column] = &[
     Column::time("TIME", "/time"),
     Column::value("OUTCOME", "/outcome"),
     Column::value("INPUT", "/kind"),
-    Column::count("NOTES", "/notes"),
+    Column::length("NOTES", "/notes"),
     Column::value("ID", "/input").wide(),
 ];

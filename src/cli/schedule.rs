@@ -70,8 +70,8 @@ const COLUMNS: &[Column] = &[
             None => String::new(),
         }
     }),
-    Column::count("RUNNING", "/running"),
-    Column::count("QUEUED", "/queued"),
+    Column::length("RUNNING", "/running"),
+    Column::length("QUEUED", "/queued"),
 ];
 
 /// What is told of one schedule.

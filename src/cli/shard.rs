@@ -4,6 +4,7 @@
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
+use super::backup::{self, BackupArguments, RestoreArguments};
 use super::client::{Client, ServerArguments, escaped};
 use super::confirm::ConfirmArguments;
 use super::output::{Column, Mood, OutputArguments};
@@ -25,6 +26,12 @@ pub enum ShardCommand {
     Open(OneArguments),
     /// Drain and close a shard, while the others continue; its messages wait in the streams.
     Close(OneArguments),
+    /// Write all rows of an open shard to a file, while the shard continues.
+    #[command(after_help = backup::BACKUP_EXAMPLE)]
+    Backup(BackupArguments),
+    /// Restore a backup to the data folder of this manifest, before a runner is started on it.
+    #[command(after_help = backup::RESTORE_EXAMPLE)]
+    Restore(RestoreArguments),
     /// Continue after messages of a stream that were deleted before they were read (`stream.gap`).
     #[command(after_help = EXAMPLE)]
     AcceptGap(AcceptArguments),
@@ -140,6 +147,8 @@ pub fn shard(command: &ShardCommand) -> Result<(), Failure> {
         ShardCommand::List(arguments) => list(arguments),
         ShardCommand::Open(arguments) => order(arguments, "open"),
         ShardCommand::Close(arguments) => order(arguments, "close"),
+        ShardCommand::Backup(arguments) => backup::backup(arguments),
+        ShardCommand::Restore(arguments) => backup::restore(arguments),
         ShardCommand::AcceptGap(arguments) => accept(arguments, "accept-gap"),
         ShardCommand::Rebind(arguments) => accept(arguments, "rebind"),
         ShardCommand::Pending(arguments) => pending(arguments),

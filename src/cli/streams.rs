@@ -36,7 +36,7 @@ const COLUMNS: &[Column] = &[
     Column::number("BYTES", "/bytes"),
     Column::number("FIRST", "/first_sequence"),
     Column::number("LAST", "/last_sequence"),
-    Column::count("DIFFERENCES", "/differences"),
+    Column::length("DIFFERENCES", "/differences"),
 ];
 
 pub fn streams(command: StreamsCommand) -> Result<(), Failure> {

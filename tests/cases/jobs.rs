@@ -125,13 +125,13 @@ async fn a_job_whose_process_is_killed_in_the_middle_does_each_instance_exactly_
     let mut rig = started(&server, json!({})).await;
     opened(&rig, &server, COUNT).await;
     let id = start(&rig, &skip(400)).await;
-    let over = |job: &Value| job["over"].as_u64().unwrap_or_default();
-    until(&rig, &id, |job| over(job) >= 200).await;
+    let handled = |job: &Value| job["handled"].as_u64().unwrap_or_default();
+    until(&rig, &id, |job| handled(job) >= 200).await;
     rig.kill();
     rig.start().await;
     let seen = show(&rig, &id).await;
     assert!(
-        (200..1_200).contains(&over(&seen)),
+        (200..1_200).contains(&handled(&seen)),
         "it was in the middle: {seen}"
     );
     // One that comes into the filter now is none of its business.
@@ -141,7 +141,7 @@ async fn a_job_whose_process_is_killed_in_the_middle_does_each_instance_exactly_
     assert_eq!(job["state"], "completed", "{job}");
     for (count, expected) in [
         ("selected", 1_200),
-        ("over", 1_200),
+        ("handled", 1_200),
         ("applied", 1_200),
         ("failed", 0),
     ] {
@@ -310,7 +310,7 @@ async fn a_process_that_runs_no_sagas_commands_jobs_and_one_that_is_stopped_send
     other.add_saga("ask", ASK);
     other.start_as("effect").await;
     let id = start(&other, &skip(5)).await;
-    until(&other, &id, |job| job["over"].as_u64() >= Some(5)).await;
+    until(&other, &id, |job| job["handled"].as_u64() >= Some(5)).await;
     let second = post(&other, JOBS, skip(5).to_string()).await;
     second.is_problem(409, "SR0503");
     let paused = command(&other, &id, "pause").await;
@@ -323,11 +323,11 @@ async fn a_process_that_runs_no_sagas_commands_jobs_and_one_that_is_stopped_send
     tokio::time::sleep(Duration::from_millis(2_500)).await;
     let job = show(&rig, &id).await;
     tokio::time::sleep(Duration::from_millis(1_500)).await;
-    assert_eq!(show(&rig, &id).await["over"], job["over"], "it is paused");
+    assert_eq!(show(&rig, &id).await["handled"], job["handled"], "it is paused");
     assert_eq!(job["message"], "paused by bob: a look", "{job}");
     command(&other, &id, "resume").await;
-    let before = job["over"].as_u64();
-    until(&other, &id, |job| job["over"].as_u64() > before).await;
+    let before = job["handled"].as_u64();
+    until(&other, &id, |job| job["handled"].as_u64() > before).await;
     let stopped = command(&other, &id, "stop").await;
     assert_eq!(stopped.status, 200, "{stopped:?}");
     let job = ended(&rig, &id).await;
@@ -357,7 +357,7 @@ async fn one_process_at_a_time_carries_on_a_job_and_another_one_when_its_lease_i
     opened(&rig, &server, 40).await;
     let broker = connect(&server.url()).await;
     let id = start(&rig, &skip(5)).await;
-    until(&rig, &id, |job| job["over"].as_u64() >= Some(5)).await;
+    until(&rig, &id, |job| job["handled"].as_u64() >= Some(5)).await;
     // Another process takes it, as it may when a lease is over.
     let until_ms = jiff::Timestamp::now().as_millisecond() + 6_000;
     loop {
@@ -372,18 +372,18 @@ async fn one_process_at_a_time_carries_on_a_job_and_another_one_when_its_lease_i
         }
     }
     tokio::time::sleep(Duration::from_millis(1_500)).await;
-    let before = show(&rig, &id).await["over"].clone();
+    let before = show(&rig, &id).await["handled"].clone();
     tokio::time::sleep(Duration::from_secs(2)).await;
     let (kept, _) = record(broker.as_ref()).await;
     assert_eq!(kept["lease"]["holder"], "another", "{kept}");
     assert_eq!(
-        show(&rig, &id).await["over"],
+        show(&rig, &id).await["handled"],
         before,
         "this process leaves it alone"
     );
     let job = ended(&rig, &id).await;
     assert_eq!(
-        (&job["state"], &job["applied"], &job["over"]),
+        (&job["state"], &job["applied"], &job["handled"]),
         (&json!("completed"), &json!(40), &json!(40))
     );
     assert!(jiff::Timestamp::now().as_millisecond() >= until_ms);

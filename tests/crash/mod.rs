@@ -3,6 +3,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "the test waits in real time")]
 
+mod backups;
 mod begin;
 mod books;
 mod calls;

@@ -17,18 +17,18 @@ use crate::support::rig::{Rig, TENANT, event_body, order_payload};
 const BUCKET: &str = "WORKFLOW_CLUSTER";
 
 /// Orders are carried out at home, where nothing but the fence stands before a call.
-fn extra(renew: &str, send: &str, take_over: &str) -> Value {
+pub fn extra(renew: &str, send: &str, take_over: &str) -> Value {
     json!({
         "dispatch": "local",
         "ownership": {"renew_every": renew, "send_within": send, "take_over_after": take_over},
     })
 }
 
-async fn rig(server: &NatsServer, extra: Value) -> Rig {
+pub async fn rig(server: &NatsServer, extra: Value) -> Rig {
     Rig::new(Some(server.url()), "30m", Duration::ZERO, extra).await
 }
 
-async fn place(broker: &dyn Broker, order: &str) {
+pub async fn place(broker: &dyn Broker, order: &str) {
     let message = Publication {
         stream: "AGGREGATE_EVENTS".to_owned(),
         subject: format!("tenant.{TENANT}.aggregate.Order.{order}"),
@@ -39,13 +39,13 @@ async fn place(broker: &dyn Broker, order: &str) {
     broker.publish(message).await.expect("stored");
 }
 
-async fn completed(rig: &Rig, order: &str) {
+pub async fn completed(rig: &Rig, order: &str) {
     rig.wait_for("order", order, |view| view["phase"] == "completed")
         .await;
 }
 
 /// How often the card of an order was charged.
-fn charged(rig: &Rig, order: &str) -> usize {
+pub fn charged(rig: &Rig, order: &str) -> usize {
     let deeds = rig.upstream.deeds();
     let charges = deeds
         .iter()
@@ -54,7 +54,7 @@ fn charged(rig: &Rig, order: &str) -> usize {
 }
 
 /// The exit code of a start that is refused, and what it says.
-async fn refused(rig: &mut Rig) -> (Option<i32>, String) {
+pub async fn refused(rig: &mut Rig) -> (Option<i32>, String) {
     rig.launch();
     let code = tokio::time::timeout(Duration::from_mins(1), rig.exit()).await;
     (code.expect("it ends"), rig.log_tail())

@@ -135,6 +135,13 @@ fn of_shards() -> Vec<Endpoint> {
         )
         .slow(),
         rows.post(
+            "/{shard}/backup",
+            ADMIN,
+            "Take a backup of a shard while it goes on",
+            operations::backup_shard,
+        )
+        .file(),
+        rows.post(
             "/{shard}/accept-gap",
             ADMIN,
             "Continue behind messages that are gone",

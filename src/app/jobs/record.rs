@@ -84,10 +84,10 @@ pub(super) struct Selection {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Progress {
-    /// The chunk, and the first of its instances whose part is not over.
+    /// The chunk, and the first of its instances whose part is not finished.
     pub chunk: u32,
     pub next: u32,
-    pub over: u64,
+    pub handled: u64,
     pub sent: u64,
     pub applied: u64,
     pub ignored: BTreeMap<String, u64>,
@@ -165,7 +165,7 @@ impl JobRecord {
             None => self.said,
         };
         let Progress {
-            over,
+            handled,
             sent,
             applied,
             ignored,
@@ -181,7 +181,7 @@ impl JobRecord {
             ended: self.end.map(|end| rfc3339(end.time)),
             message,
             selected: self.selection.selected,
-            over,
+            handled,
             sent,
             applied,
             ignored,

@@ -112,7 +112,7 @@ impl Carried<'_> {
                     }
                     Err(ControlError::Unavailable(message)) => return Err(Trouble::Broker(message)),
                     Err(error) => {
-                        progress.over += 1;
+                        progress.handled += 1;
                         progress.fail(&instance, &error.to_string());
                         continue;
                     }
@@ -122,7 +122,7 @@ impl Carried<'_> {
         }
         self.applied(&shard, sequence).await?;
         for part in parts {
-            progress.over += 1;
+            progress.handled += 1;
             let found = self.outcome(&shard, &part.instance).await?;
             // Another process has sent it and was killed before it could say so.
             progress.sent += u64::from(!part.is_new);

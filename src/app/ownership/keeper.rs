@@ -208,6 +208,13 @@ impl Keeper {
         }
     }
 
+    /// The epoch of this process's claim to a shard; none where it is not open here.
+    pub async fn epoch(&self, shard: u16) -> Option<u64> {
+        let kept = self.shards.get(shard)?;
+        let state = kept.state.lock().await;
+        Some(state.record.epoch)
+    }
+
     /// Why nothing is sent for a shard, if nothing is.
     pub fn trouble(&self, shard: u16) -> Option<String> {
         let kept = self.shards.get(shard)?;

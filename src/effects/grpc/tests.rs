@@ -373,11 +373,11 @@ async fn a_connection_lost_after_the_request_is_an_unknown_outcome_unless_the_me
             }
         }
     });
-    let riddle = failure(call(&provider(&file(&described("Reserve"), ""), &address), INPUT).await);
+    let unknown = failure(call(&provider(&file(&described("Reserve"), ""), &address), INPUT).await);
     assert_eq!(
-        (&*riddle.class, riddle.certainty, riddle.end),
+        (&*unknown.class, unknown.certainty, unknown.end),
         ("ambiguous", Certainty::Unknown, CallEnd::Failed),
-        "{riddle:?}"
+        "{unknown:?}"
     );
     for (method, acts) in [("Reserve", true), ("Look", false)] {
         assert_eq!(definition(&file(&described(method), "")).provider.acts(), acts);

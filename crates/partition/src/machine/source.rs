@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_reader_has_found_is_told_beside_what_the_position_shows() {
+    fn a_finding_of_a_reader_is_told_beside_a_finding_of_the_position() {
         let reader = || Some(halt(true, Some(38)));
         let both = with_halt(Some(trouble("stream.gap")), reader()).expect("told");
         assert_eq!(

@@ -4,6 +4,7 @@
 //! those and are the same for every store. It decides nothing: what a row means is the machine's business.
 
 mod accepted;
+pub mod backup;
 pub mod by_key;
 mod captured;
 mod ended;

@@ -7,12 +7,14 @@ mod inbox;
 mod instances;
 mod requests;
 
+use std::io::Write;
 use std::sync::Arc;
 
 use saga_runner_kernel::ids::{DefinitionHash, InstanceId, SagaName, TenantId, TimeMs};
 use saga_runner_kernel::input::SourceStream;
 use saga_runner_kernel::work::{WorkItem, WorkRef};
 
+use super::backup::{self, BackupError};
 use super::keys;
 use super::rows::{
     ActiveDefinitions, AliasRow, ArchivedRow, PositionRow, ScheduleRow, TimerTarget, Uses, decode,
@@ -94,6 +96,23 @@ impl Reader {
             Ok(())
         })?;
         result.ok_or_else(|| StorageError::Failed("the store gave no view".to_owned()))
+    }
+
+    /// Writes all rows to `out`, behind a header for the place in the log and in the streams where they stand; gives their number.
+    /// The view is held until `out` has taken everything.
+    ///
+    /// # Errors
+    /// [`BackupError`].
+    pub fn backup(
+        &self,
+        header: impl FnOnce(Progress) -> Vec<u8>,
+        out: &mut dyn Write,
+    ) -> Result<u64, BackupError> {
+        let written = self.view(|view| {
+            let progress = progress(view)?;
+            Ok(backup::write(view, &header(progress), out))
+        });
+        written?
     }
 
     /// Timers due at or before `now`, counted up to `limit`.
@@ -203,20 +222,7 @@ impl Reader {
     /// # Errors
     /// [`StorageError::Corrupt`].
     pub fn progress(&self) -> Result<Progress, StorageError> {
-        self.view(|view| {
-            let mut progress = Progress::default();
-            if let Some(bytes) = view.get(META, COUNTERS)? {
-                let counters: Counters = decode(&bytes, "the counters")?;
-                progress.log_sequence = counters.log_sequence;
-            }
-            for stream in SourceStream::ALL {
-                if let Some(bytes) = view.get(META, &position_key(stream))? {
-                    let row: PositionRow = decode(&bytes, "a position")?;
-                    progress.positions[stream.index()] = row.sequence;
-                }
-            }
-            Ok(progress)
-        })
+        self.view(progress)
     }
 
     /// Who has the alias of this address.
@@ -301,6 +307,21 @@ pub(super) fn work_after(
 
 fn behind(after: Option<u64>) -> Vec<u8> {
     after.map_or_else(Vec::new, |number| keys::number(number.saturating_add(1)).to_vec())
+}
+
+fn progress(view: &dyn ReadRows) -> Result<Progress, StorageError> {
+    let mut progress = Progress::default();
+    if let Some(bytes) = view.get(META, COUNTERS)? {
+        let counters: Counters = decode(&bytes, "the counters")?;
+        progress.log_sequence = counters.log_sequence;
+    }
+    for stream in SourceStream::ALL {
+        if let Some(bytes) = view.get(META, &position_key(stream))? {
+            let row: PositionRow = decode(&bytes, "a position")?;
+            progress.positions[stream.index()] = row.sequence;
+        }
+    }
+    Ok(progress)
 }
 
 fn number(key: &[u8]) -> Result<u64, StorageError> {

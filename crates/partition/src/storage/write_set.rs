@@ -37,7 +37,7 @@ pub struct WriteSet {
 }
 
 impl WriteSet {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { bytes: vec![FORMAT] }
     }
 
@@ -46,7 +46,17 @@ impl WriteSet {
         self.bytes.len() == 1
     }
 
-    fn note(&mut self, table: TableIndex, key: &[u8], value: Option<&[u8]>) {
+    /// Bytes of the changes.
+    pub(super) const fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Number of changes.
+    pub(super) fn changes_count(&self) -> u64 {
+        self.changes().count() as u64
+    }
+
+    pub(super) fn note(&mut self, table: TableIndex, key: &[u8], value: Option<&[u8]>) {
         if table == LOCAL {
             return;
         }

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use saga_runner_partition::machine::Keep;
 pub use saga_runner_partition::storage::{
-    Batch, Decided, DecidedRow, HeldRow, Outdated, Reader, StorageError, by_key, keys, listed, read, rows,
-    tables, write,
+    Batch, Decided, DecidedRow, HeldRow, Outdated, Reader, StorageError, WriteSet, backup, by_key, keys,
+    listed, read, rows, tables, write,
 };
 pub use store::{OpenOptions, Ownership, Store};
 

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use saga_runner_partition::storage::{
-    Captured, Decision, Log, Row, Snapshots, TableIndex, Transactions, WriteRows, in_transaction, rows_of,
+    Captured, Decision, Log, Row, Snapshots, TableIndex, Transactions, WriteRows, WriteSet, in_transaction,
+    rows_of,
 };
 
 use super::read::Reader;
@@ -139,6 +140,22 @@ impl Store {
     #[must_use]
     pub const fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// Makes the changes of a write set, in one transaction.
+    ///
+    /// # Errors
+    /// What the commit meets: nothing has changed then.
+    pub fn apply(&self, set: &WriteSet) -> Result<(), StorageError> {
+        let mut applied = Ok(());
+        self.transactions.transact(&mut |rows| {
+            applied = set.apply(rows);
+            match applied {
+                Ok(()) => Decision::Commit,
+                Err(_) => Decision::Abort,
+            }
+        })?;
+        applied
     }
 
     /// A view for other threads.

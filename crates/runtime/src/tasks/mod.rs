@@ -88,6 +88,8 @@ pub enum Task {
     Jobs,
     /// Opens or closes a shard.
     Ownership,
+    /// Writes a backup of a shard.
+    Backup,
     Http,
 }
 
@@ -114,6 +116,7 @@ impl Task {
             Self::Migration => "migration",
             Self::Jobs => "jobs",
             Self::Ownership => "ownership",
+            Self::Backup => "backup",
             Self::Http => "http",
         }
     }

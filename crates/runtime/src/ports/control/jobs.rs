@@ -133,8 +133,8 @@ pub struct JobView {
     pub message: String,
     /// Instances of the selection, as far as it is taken.
     pub selected: u64,
-    /// Instances of the selection whose part is over.
-    pub over: u64,
+    /// Instances of the selection whose part is finished.
+    pub handled: u64,
     /// Messages that were stored.
     pub sent: u64,
     pub applied: u64,

@@ -30,7 +30,9 @@ pub use requests::{
 };
 pub use schedules::{ScheduleOrder, ScheduleView, Schedules, SkippedView};
 pub use search::{InstanceCount, InstanceFilter, InstanceSummary, StatusView};
-pub use shards::{AcceptReport, AcceptRequest, AcceptVerb, AcceptedView, Sequences, ShardControl, ShardView};
+pub use shards::{
+    AcceptReport, AcceptRequest, AcceptVerb, AcceptedView, Backup, Sequences, ShardControl, ShardView,
+};
 pub use versions::{
     DefinitionDetail, DefinitionView, MigrationReport, MigrationRequest, Problem, Refusal, Versions,
 };

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
+use bytes::Bytes;
+use futures::stream::BoxStream;
 use serde::{Deserialize, Serialize};
 
 use super::{ControlError, PageRequest};
@@ -26,6 +28,13 @@ pub trait ShardControl: Send + Sync + 'static {
     /// # Errors
     /// [`ControlError::NotFound`] without such a shard, [`ControlError::Conflict`] where it is not open.
     async fn close_shard(&self, shard: u16) -> Result<(), ControlError>;
+
+    /// All rows of a shard as they are at one moment, while it goes on.
+    ///
+    /// # Errors
+    /// [`ControlError::NotFound`] without such a shard, [`ControlError::Conflict`] where it is not open here,
+    /// [`ControlError::Unavailable`] while another backup is taken.
+    async fn backup(&self, shard: u16) -> Result<Backup, ControlError>;
 
     /// Decides from where on a shard reads a stream that is not the one that was read, or that lost what was not read; or
     /// tells what that would mean.
@@ -53,6 +62,14 @@ pub trait ShardControl: Send + Sync + 'static {
         verb: HeldVerb,
         request: HeldRequest,
     ) -> Result<HeldReport, ControlError>;
+}
+
+/// A file that is being written.
+pub struct Backup {
+    /// What it may be called.
+    pub name: String,
+    /// Its bytes. After an error the file is worth nothing.
+    pub chunks: BoxStream<'static, std::io::Result<Bytes>>,
 }
 
 /// One shard of the cluster.
