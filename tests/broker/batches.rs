@@ -9,6 +9,7 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::future::join_all;
 use futures::stream::FuturesUnordered;
+use saga_runner::kernel::duration::Millis;
 use saga_runner::nats::{NatsBroker, Settings};
 use saga_runner::ports::broker::{Broker, Expect, Publication, PublishAck, PublishError};
 
@@ -39,8 +40,16 @@ async fn batching(url: &str) -> Arc<NatsBroker> {
     connect_with(batching_settings(url)).await
 }
 
+/// Six thousand synced writes take their time on a machine that is busy, and no test of the suite waits for a timeout.
+fn patient_settings(url: &str) -> Settings {
+    Settings {
+        request_timeout: Millis::seconds(20),
+        ..batching_settings(url)
+    }
+}
+
 fn ground() -> Arc<NatsGround> {
-    NatsGround::new(server(), batching_settings)
+    NatsGround::new(server(), patient_settings)
 }
 
 fn shared() -> Arc<dyn Ground> {
