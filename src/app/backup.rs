@@ -30,7 +30,7 @@ use crate::ports::clock::Clock;
 use crate::ports::control::{Backup, ControlError};
 use crate::ports::randomness::Randomness as _;
 use crate::shard::ShardState;
-use crate::storage::backup::{BackupError, Reading};
+use crate::storage::backup::{BackupError, BackupReader};
 use crate::storage::read::Progress;
 use crate::storage::rows::ROW_FORMAT;
 use crate::storage::{HeldRow, OpenOptions, Ownership, StorageError, Store};
@@ -64,13 +64,13 @@ pub struct Header {
 
 /// Begins to write a backup of an open shard.
 pub(super) fn take(node: &Node, shown: &Shown, epoch: u64) -> Result<Backup, ControlError> {
-    let place = Arc::clone(&node.backups).try_acquire_owned();
+    let running = node.running_or_unavailable()?;
+    let place = Arc::clone(&running.backups).try_acquire_owned();
     let place = place.map_err(|_| {
         ControlError::Unavailable(
             "another backup is being taken in this process; retry when it has ended".to_owned(),
         )
     })?;
-    let running = node.running_or_unavailable()?;
     let Some(cluster_id) = running.cluster else {
         return Err(ControlError::Unavailable("this process runs no sagas".to_owned()));
     };
@@ -198,7 +198,7 @@ impl Write for Chunks {
 /// # Errors
 /// [`BackupError`].
 pub fn inspect(file: &mut dyn Read) -> Result<(Header, u64), BackupError> {
-    let mut reading = Reading::begin(file)?;
+    let mut reading = BackupReader::begin(file)?;
     let header = read_header(reading.header())?;
     while reading.next_set()?.is_some() {}
     Ok((header, reading.rows()))
@@ -258,7 +258,7 @@ pub fn restore(
     reason: &str,
     tell: &mut dyn FnMut(u64),
 ) -> Result<(Header, u64), RestoreError> {
-    let mut reading = Reading::begin(file)?;
+    let mut reading = BackupReader::begin(file)?;
     let restoring = Restoring::begin(manifest, read_header(reading.header())?)?;
     while let Some(set) = reading.next_set()? {
         restoring.store.apply(&set)?;
@@ -341,7 +341,8 @@ impl Restoring {
             read: None,
             released: None,
         };
-        store.write(|batch| adopt(batch, &held, false, header.log_sequence, reason))?;
+        let fresh = false;
+        store.write(|batch| adopt(batch, &held, fresh, header.log_sequence, reason))?;
         store.put_ownership(&Ownership {
             owner: SystemRandomness.draw().to_be_bytes(),
             epoch: header.epoch,

@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -71,8 +70,6 @@ pub struct Node {
     adoption: OnceLock<Adoption>,
     /// The shards that are opened at the start, where that is not all of them.
     first: OnceLock<BTreeSet<u16>>,
-    /// A place for the backup that is being taken.
-    pub(super) backups: Arc<Semaphore>,
 }
 
 impl Node {
@@ -149,7 +146,6 @@ impl Node {
             waiting_for: Mutex::new("starting".to_owned()),
             adoption: OnceLock::new(),
             first: OnceLock::new(),
-            backups: Arc::new(Semaphore::new(1)),
         }))
     }
 

@@ -63,6 +63,8 @@ pub(super) struct Running {
     pub shards: Arc<ShardMap<Shown>>,
     /// Bounds what is read for those who wait.
     pub patient_reads: Semaphore,
+    /// The place of the backup that is being taken.
+    pub backups: Arc<Semaphore>,
     /// Of the shards, if sagas run here.
     pub common: Option<Common>,
     /// Those of the effect worker, if this process has one. A reload brings another worker.
@@ -115,6 +117,7 @@ impl Running {
                 .as_ref()
                 .map_or_else(Arc::default, |common| Arc::clone(&common.shards)),
             patient_reads: Semaphore::new(PATIENT_READS_MAX),
+            backups: Arc::new(Semaphore::new(1)),
             common,
             breakers: std::sync::Mutex::new(stages.worker.as_ref().map(Worker::breakers)),
             local,

@@ -64,13 +64,13 @@ pub fn write(view: &dyn ReadRows, header: &[u8], out: &mut dyn Write) -> Result<
 }
 
 /// A backup that is being read.
-pub struct Reading<'i> {
+pub struct BackupReader<'i> {
     input: Checked<'i>,
     header: Vec<u8>,
     rows: u64,
 }
 
-impl<'i> Reading<'i> {
+impl<'i> BackupReader<'i> {
     /// Begins to read.
     ///
     /// # Errors
@@ -234,7 +234,7 @@ mod tests {
     fn restored(file: &[u8]) -> Result<Vec<(TableIndex, Row)>, BackupError> {
         let store = Memory::default();
         let mut input = file;
-        let mut reading = Reading::begin(&mut input)?;
+        let mut reading = BackupReader::begin(&mut input)?;
         assert_eq!(reading.header(), b"head");
         while let Some(set) = reading.next_set()? {
             store.write_rows(|rows| set.apply(rows))?;
@@ -276,7 +276,7 @@ mod tests {
     fn every_flipped_bit_every_cut_and_every_addition_is_noticed() {
         let file = written(&store(&[(INSTANCES, 1, 3), (HISTORY, 2, 0)]));
         let whole = |mut file: &[u8]| {
-            let mut reading = Reading::begin(&mut file)?;
+            let mut reading = BackupReader::begin(&mut file)?;
             while reading.next_set()?.is_some() {}
             Ok::<_, BackupError>(())
         };
