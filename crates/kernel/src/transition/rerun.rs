@@ -96,14 +96,16 @@ fn of_restart(definition: &Definition, record: &Record) -> Option<String> {
 /// The steps that did something, or may have, which was not undone.
 pub(super) fn standing<'d>(definition: &'d Definition, record: &Record) -> Vec<&'d str> {
     let entries = of_ledger(record);
-    let stands = |index: u16, state: &StepState| {
+    let stands = |index: u16, step: &Step, state: &StepState| {
         let of_step = || entries.iter().filter(|entry| entry.step == index);
         let is_left = of_step().any(|entry| !is_undone(entry));
-        is_left || (is_unknown(record, index, state) && of_step().next().is_none())
+        // A step that cannot be undone may be done again.
+        let is_off_ledger = step.compensate.is_some() && record.off_ledger.contains(&index);
+        is_left || is_off_ledger || (is_unknown(record, index, state) && of_step().next().is_none())
     };
     let steps = definition.steps.iter().zip(&record.steps);
     let standing = (0..=u16::MAX).zip(steps);
-    let standing = standing.filter(|(index, (step, state))| !step.at_end && stands(*index, state));
+    let standing = standing.filter(|(index, (step, state))| !step.at_end && stands(*index, step, state));
     standing.map(|(_, (step, _))| step.name.as_str()).collect()
 }
 
@@ -219,8 +221,8 @@ fn unknown(definition: &Definition, record: &Record) -> Vec<u16> {
         if stays(record, &entries, index) {
             return standing.any(|entry| entry.tries.unknown);
         }
-        // What it does again after that, the definition says.
-        let has_begun = !matches!(state.status, StepStatus::Pending | StepStatus::Skipped);
+        // What it does again after that, the definition says. One that an operator has skipped had begun.
+        let has_begun = state.status != StepStatus::Pending;
         standing.next().is_some()
             || (has_begun && record.off_ledger.contains(&index))
             || (is_unknown(record, index, state) && of_step().next().is_none())

@@ -19,9 +19,9 @@ use crate::input::{
 };
 use crate::ledger::LedgerStatus;
 use crate::patch::Outcome;
-use crate::record::Phase;
+use crate::record::{Phase, Record};
 use crate::transition::slot::Slot;
-use crate::transition::{entries, reaches_ended, rerun_obstacle, skip_obstacle};
+use crate::transition::{entries, reaches_ended, rerun_obstacle, restart_obstacle, skip_obstacle};
 use crate::work::{WorkItem, WorkKind};
 
 const SHOP: &str = r#"
@@ -633,4 +633,39 @@ fn late_successes_of_two_generations_of_a_step_are_both_undone() {
         life.world.story
     );
     assert_eq!(life.upstream.count("pay"), 0, "{}", life.world.story);
+}
+
+/// Found at random: the step that was skipped counted as one that had never begun, and was charged for once more without a question.
+#[test]
+fn a_skipped_charge_that_succeeds_after_a_kill_is_asked_for_and_not_made_again() {
+    let success = Happening::Result { which: 2, kind: 0 };
+    let happenings = [
+        success.clone(),
+        // The charge, as not done.
+        Happening::Skip(0),
+        Happening::Packed,
+        success.clone(),
+        success,
+        // Nothing is heard of the charge, and what may have happened is undone.
+        Happening::Result { which: 6, kind: 9 },
+        Happening::Result { which: 5, kind: 0 },
+        Happening::Verb(OperationVerb::Pause),
+        // It has happened after that.
+        Happening::Late(0),
+        Happening::Verb(OperationVerb::Kill),
+    ];
+    let mut life = live(&happenings, "on_unknown: compensate", "on_late: compensate");
+    let (definition, record) = (&life.world.definition, life.world.last());
+    let asked = rerun_obstacle(definition, record, &[], &Limits::default()).unwrap_or_default();
+    assert!(asked.contains("state the outcome of pay"), "{asked}");
+    // As if a request had begun it, whose input is kept.
+    let record = Record {
+        input: Some(serde_bytes::ByteBuf::from(*b"{}")),
+        ..record.clone()
+    };
+    let refused = restart_obstacle(definition, &record).unwrap_or_default();
+    assert!(refused.starts_with("what pay, pack, sell.item did"), "{refused}");
+    life.happens(&Happening::Rerun);
+    life.heal();
+    life.check(true);
 }
