@@ -15,6 +15,7 @@ use super::endpoints::{Access, Endpoint, Kind};
 use super::entrance::named_tenant;
 use super::extract::{self, Names};
 use super::problem::Problem;
+use super::tls::ClientCertificate;
 use super::{ApiState, requests, trace};
 use crate::kernel::ids::TenantId;
 use crate::kernel::subject::Tenancy;
@@ -60,7 +61,11 @@ impl Gate {
     fn principal(&self, request: &Request) -> Result<Principal, Problem> {
         match self.endpoint.access {
             Access::Open => Ok(Principal::nobody()),
-            Access::Needs(_) => self.state.door.principal(request.headers(), &*self.state.clock),
+            Access::Needs(_) => {
+                let certificate = request.extensions().get::<ClientCertificate>();
+                let (door, clock) = (&self.state.door, &*self.state.clock);
+                door.principal(request.headers(), certificate, clock)
+            }
         }
     }
 

@@ -59,6 +59,14 @@ pub enum ConfigError {
     },
     #[error("http.tokens_file {}: {wrong} [SR0413]", path.display())]
     Tokens { path: PathBuf, wrong: String },
+    #[error("http.tls: {wrong} [SR0415]")]
+    Tls { wrong: String },
+    #[error("{key} {}: {wrong} [SR0416]", path.display())]
+    OpenToEverybody {
+        key: &'static str,
+        path: PathBuf,
+        wrong: String,
+    },
     /// Names of the secrets that cannot be used, each with what is wrong with it; one at least.
     #[error("{}", secrets.iter().map(|(name, wrong)| format!("secret {name}: {wrong} [SR0404]")).collect::<Vec<_>>().join("\n"))]
     Secrets { secrets: Vec<(String, String)> },
@@ -77,6 +85,8 @@ impl ConfigError {
             Self::Secrets { .. } => "SR0404",
             Self::Exposed { .. } => "SR0412",
             Self::Tokens { .. } => "SR0413",
+            Self::Tls { .. } => "SR0415",
+            Self::OpenToEverybody { .. } => "SR0416",
         }
     }
 }

@@ -25,6 +25,7 @@ mod search;
 mod secrets;
 mod starts;
 mod tenants;
+mod tls;
 mod verbs;
 mod waits;
 mod watches;

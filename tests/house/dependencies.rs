@@ -83,7 +83,7 @@ pub const HOMES: &[(&str, &[&str])] = &[
     ("prost_reflect", &["language", "effects"]),
     ("regex", &["language"]),
     ("reqwest", &["effects", "gateway", "cli", "demo"]),
-    ("rustls", &["clients", "app", "effects"]),
+    ("rustls", &["api", "clients", "app", "effects"]),
     ("rustls_platform_verifier", &["clients"]),
     ("serde_bytes", &["kernel", "partition"]),
     ("serde_saphyr", &["cli", "config", "effects", "offline"]),
@@ -98,6 +98,7 @@ pub const HOMES: &[(&str, &[&str])] = &[
             "app", "cli", "demo",
         ],
     ),
+    ("tokio_rustls", &["api"]),
     (
         "tokio_util",
         &["intake", "outbox", "worker", "effects", "api", "app"],
@@ -134,6 +135,7 @@ pub const HOMES: &[(&str, &[&str])] = &[
         &["language", "kernel", "worker", "effects", "gateway", "api", "app"],
     ),
     ("wasmi", &["language"]),
+    ("webpki", &["api"]),
 ];
 
 /// Dependencies that any layer may name.

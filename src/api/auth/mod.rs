@@ -14,6 +14,7 @@ use axum::http::{HeaderMap, header};
 
 use super::endpoints::{Access, Role};
 use super::problem::Problem;
+use super::tls::ClientCertificate;
 use crate::kernel::envelope;
 use crate::kernel::ids::TenantId;
 use crate::ports::clock::Clock;
@@ -165,12 +166,22 @@ impl Door {
         }
     }
 
-    /// Who asks with these headers.
-    pub fn principal(&self, headers: &HeaderMap, clock: &dyn Clock) -> Result<Principal, Problem> {
+    /// Who asks with these headers, over a connection with this certificate. A token that is given decides alone.
+    pub fn principal(
+        &self,
+        headers: &HeaderMap,
+        certificate: Option<&ClientCertificate>,
+        clock: &dyn Clock,
+    ) -> Result<Principal, Problem> {
         let Some(tokens) = &self.tokens else {
             return Ok(Principal::anybody());
         };
-        let found = bearer(headers).and_then(|token| tokens.find(token, clock.monotonic()));
+        let now = clock.monotonic();
+        let found = if headers.contains_key(header::AUTHORIZATION) {
+            bearer(headers).and_then(|token| tokens.find(token, now))
+        } else {
+            certificate.and_then(|certificate| tokens.of_certificate(certificate, now))
+        };
         found.ok_or_else(|| {
             self.note_refusal(clock.monotonic());
             Problem::unauthenticated()
