@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::RequestExt as _;
 use axum::extract::{RawPathParams, Request, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 
@@ -39,7 +39,8 @@ pub async fn pass(State(gate): State<Gate>, mut request: Request, next: Next) ->
             .collect(),
         Err(_) => Names::new(),
     };
-    let principal = match gate.principal(&request) {
+    let certificate = request.extensions().get::<ClientCertificate>().cloned();
+    let principal = match gate.principal(request.headers(), certificate).await {
         Ok(principal) => principal,
         Err(problem) => return problem.into_response(),
     };
@@ -58,13 +59,16 @@ pub async fn pass(State(gate): State<Gate>, mut request: Request, next: Next) ->
 }
 
 impl Gate {
-    fn principal(&self, request: &Request) -> Result<Principal, Problem> {
+    async fn principal(
+        &self,
+        headers: &HeaderMap,
+        certificate: Option<ClientCertificate>,
+    ) -> Result<Principal, Problem> {
         match self.endpoint.access {
             Access::Open => Ok(Principal::nobody()),
             Access::Needs(_) => {
-                let certificate = request.extensions().get::<ClientCertificate>();
                 let (door, clock) = (&self.state.door, &*self.state.clock);
-                door.principal(request.headers(), certificate, clock)
+                door.principal(headers, certificate.as_ref(), clock).await
             }
         }
     }

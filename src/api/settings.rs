@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::auth::jwt::JwtSettings;
 use super::tls::{ClientCertificates, TlsSettings};
 use crate::kernel::duration::Millis;
 
@@ -16,12 +17,14 @@ pub struct Settings {
     pub listen: SocketAddr,
     /// Address of `/admin`, `/health`, `/info` and `/metrics`. Default: that of `listen`.
     pub admin_listen: Option<SocketAddr>,
-    /// Who authenticates requests: `none` (default), `tokens`, which the runner checks, or `in_front`, something between the
-    /// clients and this address that lets only authenticated requests through.
+    /// Who authenticates requests: `none` (default), `tokens` or `jwt`, which the runner checks, or `in_front`, something between
+    /// the clients and this address that lets only authenticated requests through.
     pub authentication: Authentication,
     /// File of the principals, by the hashes of their tokens or the names in their certificates, for
-    /// `authentication: tokens`.
+    /// `authentication: tokens`, and beside JSON Web Tokens for `jwt`.
     pub tokens_file: Option<PathBuf>,
+    /// The issuer of JSON Web Tokens, for `authentication: jwt`.
+    pub jwt: Option<JwtSettings>,
     /// The certificate of both addresses. Default: they do not speak TLS.
     pub tls: Option<TlsSettings>,
     /// Something in front encrypts, so that tokens may be accepted beyond loopback without `tls`. Default false.
@@ -57,6 +60,8 @@ pub enum Authentication {
     None,
     /// The runner, by bearer tokens.
     Tokens,
+    /// The runner, by JSON Web Tokens of an issuer.
+    Jwt,
     /// Whatever stands between the clients and the API.
     InFront,
 }
@@ -68,6 +73,7 @@ impl Default for Settings {
             admin_listen: None,
             authentication: Authentication::None,
             tokens_file: None,
+            jwt: None,
             tls: None,
             encrypted_in_front: false,
             hosts: Vec::new(),
@@ -118,6 +124,9 @@ impl Settings {
         if let Some(tls) = &mut self.tls {
             tls.resolve(base);
         }
+        if let Some(jwt) = &mut self.jwt {
+            jwt.resolve(base);
+        }
     }
 
     /// Checks what a type does not.
@@ -152,11 +161,21 @@ impl Settings {
 
     /// Checks what clients prove themselves by.
     fn check_credentials(&self) -> Result<(), String> {
-        let by_tokens = self.authentication == Authentication::Tokens;
-        if by_tokens != self.tokens_file.is_some() {
+        let (by_tokens, by_jwt) = (
+            self.authentication == Authentication::Tokens,
+            self.authentication == Authentication::Jwt,
+        );
+        let has_file = self.tokens_file.is_some();
+        if by_tokens != has_file && !(by_jwt && has_file) {
             return Err("http.authentication: tokens and http.tokens_file belong together".to_owned());
         }
-        if by_tokens
+        if by_jwt != self.jwt.is_some() {
+            return Err("http.authentication: jwt and http.jwt belong together".to_owned());
+        }
+        if let Some(jwt) = &self.jwt {
+            jwt.check()?;
+        }
+        if (by_tokens || by_jwt)
             && !self.encrypted_in_front
             && self.tls.is_none()
             && let Some((key, address)) = self.beyond_loopback()
@@ -172,8 +191,8 @@ impl Settings {
             (None, ClientCertificates::Optional) => {
                 Err("http.tls.client_certificates needs http.tls.client_ca_file".to_owned())
             }
-            (Some(_), _) if !by_tokens => Err(
-                "http.tls.client_ca_file needs http.authentication: tokens: the file of tokens says what the owner of a certificate may do"
+            (Some(_), _) if !has_file => Err(
+                "http.tls.client_ca_file needs http.tokens_file, which says what the owner of a certificate may do"
                     .to_owned(),
             ),
             _ => Ok(()),
@@ -262,6 +281,26 @@ mod tests {
         settings.resolve(Path::new("/etc"));
         let resolved = settings.tls.expect("set");
         assert_eq!(resolved.key_file, Path::new("/etc/key.pem"));
+    }
+
+    #[test]
+    fn json_web_tokens_need_their_issuer_and_are_sent_encrypted() {
+        let issuer = serde_json::json!({"issuer": "a", "audience": "b", "jwks_file": "keys.json"});
+        let mut settings = Settings {
+            authentication: Authentication::Jwt,
+            ..Settings::default()
+        };
+        assert!(settings.check().is_err(), "nobody would issue them");
+        settings.jwt = Some(serde_json::from_value(issuer).expect("settings"));
+        assert_eq!(settings.check(), Ok(()));
+        settings.tokens_file = Some("tokens".into());
+        assert_eq!(settings.check(), Ok(()), "tokens beside them");
+        settings.listen = "0.0.0.0:1".parse().expect("an address");
+        assert!(settings.check().is_err(), "unencrypted");
+        settings.tls = Some(tls(None));
+        assert_eq!((settings.check(), settings.exposed()), (Ok(()), None));
+        settings.authentication = Authentication::Tokens;
+        assert!(settings.check().is_err(), "the issuer would not be asked");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::StartError;
+use crate::api::auth::jwt::Jwt;
 use crate::api::auth::{Door, TokensFile};
 use crate::api::tls::Tls;
 use crate::api::{self, open_to_everybody};
@@ -13,17 +14,24 @@ use crate::ports::clock::Clock;
 /// By what the API knows principals.
 ///
 /// # Errors
-/// [`ConfigError::Tokens`] and [`ConfigError::OpenToEverybody`].
-pub(super) fn door(settings: &api::Settings) -> Result<Door, StartError> {
-    let Some(path) = &settings.tokens_file else {
-        return Ok(Door::new(None));
+/// [`ConfigError::Tokens`], [`ConfigError::OpenToEverybody`] and [`ConfigError::Jwt`].
+pub(super) fn door(settings: &api::Settings, clock: &Arc<dyn Clock>) -> Result<Door, StartError> {
+    let tokens = match &settings.tokens_file {
+        None => None,
+        Some(path) => {
+            check_private("http.tokens_file", path)?;
+            let opened = TokensFile::open(path).map_err(|wrong| {
+                let path = path.clone();
+                ConfigError::Tokens { path, wrong }
+            });
+            Some(opened?)
+        }
     };
-    check_private("http.tokens_file", path)?;
-    let opened = TokensFile::open(path).map_err(|wrong| {
-        let path = path.clone();
-        ConfigError::Tokens { path, wrong }
-    });
-    Ok(Door::new(Some(opened?)))
+    let jwt = settings
+        .jwt
+        .as_ref()
+        .map(|jwt| Jwt::open(jwt, Arc::clone(clock)).map_err(|wrong| ConfigError::Jwt { wrong }));
+    Ok(Door::new(tokens, jwt.transpose()?))
 }
 
 /// The certificate of the API, if it has one.

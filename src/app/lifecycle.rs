@@ -97,7 +97,7 @@ async fn serve(
         Err(error) => return Err(error),
     };
     let listeners = Listeners::bind(&manifest.http).await?;
-    let door = credentials::door(&manifest.http)?;
+    let door = credentials::door(&manifest.http, &clock)?;
     let tls = credentials::tls(&manifest.http, &clock)?;
     let drain_timeout = manifest.drain_timeout.duration();
     let (settings, tenancy) = (manifest.http.clone(), manifest.tenancy());
@@ -250,6 +250,7 @@ struct Served {
 
 async fn serve_http(listeners: Listeners, served: Served, tasks: Tasks, stop: CancellationToken) {
     let Served { state, settings, tls } = served;
+    let door = Arc::clone(&state.door);
     let on_panic: api::OnPanic = Arc::new(move |panic| {
         tasks.panicked(Task::Http, "a request", panic);
     });
@@ -264,15 +265,18 @@ async fn serve_http(listeners: Listeners, served: Served, tasks: Tasks, stop: Ca
             stop.clone(),
         )
     };
-    match listeners.admin {
-        None => serve(listeners.tenants, Place::Everywhere).await,
-        Some(admin) => {
-            tokio::join!(
-                serve(listeners.tenants, Place::Tenants),
-                serve(admin, Place::Admin)
-            );
+    let answering = async {
+        match listeners.admin {
+            None => serve(listeners.tenants, Place::Everywhere).await,
+            Some(admin) => {
+                tokio::join!(
+                    serve(listeners.tenants, Place::Tenants),
+                    serve(admin, Place::Admin)
+                );
+            }
         }
-    }
+    };
+    tokio::join!(answering, door.keep(&stop));
 }
 
 /// One TLS provider for every client in the process.

@@ -11,6 +11,7 @@ mod clients;
 mod conflicts;
 mod controls;
 mod instances;
+mod jwt;
 mod letters;
 mod of_no_use;
 mod operators;
