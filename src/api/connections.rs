@@ -1,7 +1,7 @@
 //! The connections of the API: no more than there may be, and none for a client that is too slow.
 //!
-//! What `axum::serve` leaves to its caller: hyper's time limit for headers, which idle connections fall under as well, a
-//! bound for connections, and a time limit for answers that are not taken. How long a request may take is the router's.
+//! What `axum::serve` leaves to its caller: TLS, hyper's time limit for headers, which idle connections fall under as well,
+//! a bound for connections, and a time limit for answers that are not taken. How long a request may take is the router's.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::net::SocketAddr;
@@ -19,10 +19,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::Sleep;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::settings::Settings;
+use super::tls::{ClientCertificate, Tls};
 
 /// Connections beyond those that there may be, each for one request: probes are answered, so that nobody restarts a
 /// process because it has many clients.
@@ -36,6 +39,12 @@ const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, Copy)]
 pub struct Peer(pub SocketAddr);
 
+/// What is at the other end of a connection.
+struct Client {
+    peer: Peer,
+    certificate: Option<ClientCertificate>,
+}
+
 /// Serves `router` until it is told to stop, and `crowded` where there are too many connections; then lets what is under
 /// way come to its end.
 pub async fn serve(
@@ -43,6 +52,7 @@ pub async fn serve(
     router: Router,
     crowded: Router,
     settings: &Settings,
+    tls: Option<Arc<Tls>>,
     stop: CancellationToken,
 ) {
     let places = Arc::new(Semaphore::new(
@@ -89,9 +99,25 @@ pub async fn serve(
             .max_buf_size(HEADER_BYTES_MAX)
             .keep_alive(keep_alive);
         let stream = Taken::new(stream, settings.answer_timeout.duration());
-        let stop = stop.clone();
+        let (stop, tls) = (stop.clone(), tls.clone());
+        let patience = settings.header_timeout.duration();
         tasks.spawn(async move {
-            converse(&http, stream, peer, router, &stop).await;
+            match tls {
+                None => {
+                    let certificate = None;
+                    converse(&http, stream, Client { peer, certificate }, router, &stop).await;
+                }
+                Some(tls) => {
+                    let shaken = tokio::select! {
+                        shaken = shake_hands(&tls, stream, patience) => shaken,
+                        () = stop.cancelled() => None,
+                    };
+                    if let Some(stream) = shaken {
+                        let certificate = ClientCertificate::of(stream.get_ref().1);
+                        converse(&http, stream, Client { peer, certificate }, router, &stop).await;
+                    }
+                }
+            }
             drop(place);
         });
     }
@@ -100,17 +126,41 @@ pub async fn serve(
     tasks.wait().await;
 }
 
-/// Answers the requests of one connection.
-async fn converse(
-    http: &http1::Builder,
+/// A connection with TLS; `None` where its client does not speak it, has no certificate that is trusted, or is too slow.
+async fn shake_hands(
+    tls: &Tls,
     stream: Taken<TcpStream>,
-    peer: Peer,
+    patience: Duration,
+) -> Option<TlsStream<Taken<TcpStream>>> {
+    let shaking = TlsAcceptor::from(tls.config()).accept(stream);
+    match tokio::time::timeout(patience, shaking).await {
+        Ok(Ok(stream)) => Some(stream),
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "a TLS handshake of the API failed");
+            None
+        }
+        Err(_) => {
+            tracing::debug!("a TLS handshake of the API took longer than http.header_timeout");
+            None
+        }
+    }
+}
+
+/// Answers the requests of one connection.
+async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
+    http: &http1::Builder,
+    stream: S,
+    client: Client,
     router: Router,
     stop: &CancellationToken,
 ) {
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
-        request.extensions_mut().insert(peer);
+        let extensions = request.extensions_mut();
+        extensions.insert(client.peer);
+        if let Some(certificate) = &client.certificate {
+            extensions.insert(certificate.clone());
+        }
         router.call(request)
     });
     let mut connection = std::pin::pin!(http.serve_connection(TokioIo::new(stream), service));
@@ -229,7 +279,7 @@ mod tests {
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         tokio::spawn(async move {
-            serve(listener, router, Router::new(), &settings, stopped).await;
+            serve(listener, router, Router::new(), &settings, None, stopped).await;
         });
         (address, stop)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::RequestExt as _;
 use axum::extract::{RawPathParams, Request, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 
@@ -15,6 +15,7 @@ use super::endpoints::{Access, Endpoint, Kind};
 use super::entrance::named_tenant;
 use super::extract::{self, Names};
 use super::problem::Problem;
+use super::tls::ClientCertificate;
 use super::{ApiState, requests, trace};
 use crate::kernel::ids::TenantId;
 use crate::kernel::subject::Tenancy;
@@ -38,7 +39,8 @@ pub async fn pass(State(gate): State<Gate>, mut request: Request, next: Next) ->
             .collect(),
         Err(_) => Names::new(),
     };
-    let principal = match gate.principal(&request) {
+    let certificate = request.extensions().get::<ClientCertificate>().cloned();
+    let principal = match gate.principal(request.headers(), certificate).await {
         Ok(principal) => principal,
         Err(problem) => return problem.into_response(),
     };
@@ -57,10 +59,17 @@ pub async fn pass(State(gate): State<Gate>, mut request: Request, next: Next) ->
 }
 
 impl Gate {
-    fn principal(&self, request: &Request) -> Result<Principal, Problem> {
+    async fn principal(
+        &self,
+        headers: &HeaderMap,
+        certificate: Option<ClientCertificate>,
+    ) -> Result<Principal, Problem> {
         match self.endpoint.access {
             Access::Open => Ok(Principal::nobody()),
-            Access::Needs(_) => self.state.door.principal(request.headers(), &*self.state.clock),
+            Access::Needs(_) => {
+                let (door, clock) = (&self.state.door, &*self.state.clock);
+                door.principal(headers, certificate.as_ref(), clock).await
+            }
         }
     }
 

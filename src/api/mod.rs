@@ -9,6 +9,7 @@ mod definitions;
 pub mod endpoints;
 mod entrance;
 pub mod extract;
+mod files;
 mod gate;
 mod guard;
 pub mod instances;
@@ -21,11 +22,13 @@ mod requests;
 mod schedules;
 pub mod search;
 mod settings;
+pub mod tls;
 mod trace;
 mod verbs;
 mod watch;
 
 pub use connections::serve;
+pub use files::open_to_everybody;
 pub use settings::{Authentication, Settings};
 
 use std::any::Any;

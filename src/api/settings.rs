@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::auth::jwt::JwtSettings;
+use super::tls::{ClientCertificates, TlsSettings};
 use crate::kernel::duration::Millis;
 
 /// Everything that a manifest says about the HTTP API.
@@ -15,12 +17,17 @@ pub struct Settings {
     pub listen: SocketAddr,
     /// Address of `/admin`, `/health`, `/info` and `/metrics`. Default: that of `listen`.
     pub admin_listen: Option<SocketAddr>,
-    /// Who authenticates requests: `none` (default), `tokens`, which the runner checks, or `in_front`, something between the
-    /// clients and this address that lets only authenticated requests through.
+    /// Who authenticates requests: `none` (default), `tokens` or `jwt`, which the runner checks, or `in_front`, something between
+    /// the clients and this address that lets only authenticated requests through.
     pub authentication: Authentication,
-    /// File of the hashes of tokens, for `authentication: tokens`.
+    /// File of the principals, by the hashes of their tokens or the names in their certificates, for
+    /// `authentication: tokens`, and beside JSON Web Tokens for `jwt`.
     pub tokens_file: Option<PathBuf>,
-    /// Something in front encrypts, so that tokens may be accepted beyond loopback without TLS. Default false.
+    /// The issuer of JSON Web Tokens, for `authentication: jwt`.
+    pub jwt: Option<JwtSettings>,
+    /// The certificate of both addresses. Default: they do not speak TLS.
+    pub tls: Option<TlsSettings>,
+    /// Something in front encrypts, so that tokens may be accepted beyond loopback without `tls`. Default false.
     pub encrypted_in_front: bool,
     /// Names by which clients reach the API, besides `localhost` and IP addresses, which are always allowed.
     pub hosts: Vec<String>,
@@ -28,7 +35,7 @@ pub struct Settings {
     pub accept_events: bool,
     /// Connections at the same time. Further ones have their probes answered, and everything else refused. Default 512.
     pub connections_max: usize,
-    /// Longest time until the headers of a request are complete; connections that idle for longer are closed. Default 10s.
+    /// Longest TLS handshake, and longest time until the headers of a request are complete; connections that idle for longer are closed. Default 10s.
     pub header_timeout: Millis,
     /// Longest time until a request is answered; opening and closing a shard may take longer. Default 10s.
     pub request_timeout: Millis,
@@ -55,6 +62,8 @@ pub enum Authentication {
     None,
     /// The runner, by bearer tokens.
     Tokens,
+    /// The runner, by JSON Web Tokens of an issuer.
+    Jwt,
     /// Whatever stands between the clients and the API.
     InFront,
 }
@@ -66,6 +75,8 @@ impl Default for Settings {
             admin_listen: None,
             authentication: Authentication::None,
             tokens_file: None,
+            jwt: None,
+            tls: None,
             encrypted_in_front: false,
             hosts: Vec::new(),
             accept_events: false,
@@ -113,6 +124,12 @@ impl Settings {
         if let Some(path) = self.tokens_file.as_mut().filter(|path| path.is_relative()) {
             *path = base.join(&*path);
         }
+        if let Some(tls) = &mut self.tls {
+            tls.resolve(base);
+        }
+        if let Some(jwt) = &mut self.jwt {
+            jwt.resolve(base);
+        }
     }
 
     /// Checks what a type does not.
@@ -128,17 +145,7 @@ impl Settings {
                 ));
             }
         }
-        if (self.authentication == Authentication::Tokens) != self.tokens_file.is_some() {
-            return Err("http.authentication: tokens and http.tokens_file belong together".to_owned());
-        }
-        if self.authentication == Authentication::Tokens
-            && !self.encrypted_in_front
-            && let Some((key, address)) = self.beyond_loopback()
-        {
-            return Err(format!(
-                "{key} {address} can be reached from other machines, and tokens would be sent there unencrypted: listen on 127.0.0.1, or say http.encrypted_in_front: true where something in front encrypts"
-            ));
-        }
+        self.check_credentials()?;
         if self.connections_max == 0 || self.page_bytes_max == 0 {
             return Err("http.connections_max and http.page_bytes_max must be at least 1".to_owned());
         }
@@ -154,6 +161,46 @@ impl Settings {
             }
         }
         Ok(())
+    }
+
+    /// Checks what clients prove themselves by.
+    fn check_credentials(&self) -> Result<(), String> {
+        let (by_tokens, by_jwt) = (
+            self.authentication == Authentication::Tokens,
+            self.authentication == Authentication::Jwt,
+        );
+        let has_file = self.tokens_file.is_some();
+        if by_tokens != has_file && !(by_jwt && has_file) {
+            return Err("http.authentication: tokens and http.tokens_file belong together".to_owned());
+        }
+        if by_jwt != self.jwt.is_some() {
+            return Err("http.authentication: jwt and http.jwt belong together".to_owned());
+        }
+        if let Some(jwt) = &self.jwt {
+            jwt.check()?;
+        }
+        if (by_tokens || by_jwt)
+            && !self.encrypted_in_front
+            && self.tls.is_none()
+            && let Some((key, address)) = self.beyond_loopback()
+        {
+            return Err(format!(
+                "{key} {address} can be reached from other machines, and tokens would be sent there unencrypted: listen on 127.0.0.1, set http.tls, or say http.encrypted_in_front: true where something in front encrypts"
+            ));
+        }
+        let Some(tls) = &self.tls else {
+            return Ok(());
+        };
+        match (&tls.client_ca_file, tls.client_certificates) {
+            (None, ClientCertificates::Optional) => {
+                Err("http.tls.client_certificates needs http.tls.client_ca_file".to_owned())
+            }
+            (Some(_), _) if !has_file => Err(
+                "http.tls.client_ca_file needs http.tokens_file, which says what the owner of a certificate may do"
+                    .to_owned(),
+            ),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -204,9 +251,60 @@ mod tests {
             assert_eq!(tokens.check().is_err(), exposed, "{listen}: unencrypted");
             tokens.encrypted_in_front = true;
             assert_eq!(tokens.check(), Ok(()), "{listen}");
+            tokens.encrypted_in_front = false;
+            tokens.tls = Some(tls(None));
+            assert_eq!(tokens.check(), Ok(()), "{listen}: its own TLS");
             tokens.tokens_file = None;
             assert!(tokens.check().is_err(), "{listen}");
         }
+    }
+
+    fn tls(client_ca_file: Option<&str>) -> TlsSettings {
+        TlsSettings {
+            certificate_file: "cert.pem".into(),
+            key_file: "key.pem".into(),
+            client_ca_file: client_ca_file.map(Into::into),
+            client_certificates: ClientCertificates::Required,
+        }
+    }
+
+    #[test]
+    fn certificates_of_clients_need_a_file_that_says_what_their_owners_may_do() {
+        let mut settings = Settings {
+            tls: Some(tls(Some("ca.pem"))),
+            ..Settings::default()
+        };
+        assert!(settings.check().is_err(), "any owner of one would be an admin");
+        settings.authentication = Authentication::Tokens;
+        settings.tokens_file = Some("tokens".into());
+        assert_eq!(settings.check(), Ok(()));
+        let mut optional = tls(None);
+        optional.client_certificates = ClientCertificates::Optional;
+        settings.tls = Some(optional);
+        assert!(settings.check().is_err(), "nobody would be asked for one");
+        settings.resolve(Path::new("/etc"));
+        let resolved = settings.tls.expect("set");
+        assert_eq!(resolved.key_file, Path::new("/etc/key.pem"));
+    }
+
+    #[test]
+    fn json_web_tokens_need_their_issuer_and_are_sent_encrypted() {
+        let issuer = serde_json::json!({"issuer": "a", "audience": "b", "jwks_file": "keys.json"});
+        let mut settings = Settings {
+            authentication: Authentication::Jwt,
+            ..Settings::default()
+        };
+        assert!(settings.check().is_err(), "nobody would issue them");
+        settings.jwt = Some(serde_json::from_value(issuer).expect("settings"));
+        assert_eq!(settings.check(), Ok(()));
+        settings.tokens_file = Some("tokens".into());
+        assert_eq!(settings.check(), Ok(()), "tokens beside them");
+        settings.listen = "0.0.0.0:1".parse().expect("an address");
+        assert!(settings.check().is_err(), "unencrypted");
+        settings.tls = Some(tls(None));
+        assert_eq!((settings.check(), settings.exposed()), (Ok(()), None));
+        settings.authentication = Authentication::Tokens;
+        assert!(settings.check().is_err(), "the issuer would not be asked");
     }
 
     #[test]

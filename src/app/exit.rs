@@ -69,6 +69,9 @@ impl From<crate::config::ConfigError> for Failure {
             crate::config::ConfigError::Wrong { .. }
             | crate::config::ConfigError::Exposed { .. }
             | crate::config::ConfigError::Tokens { .. }
+            | crate::config::ConfigError::Jwt { .. }
+            | crate::config::ConfigError::Tls { .. }
+            | crate::config::ConfigError::OpenToEverybody { .. }
             | crate::config::ConfigError::Secrets { .. } => CONFIG,
         };
         Self::new(code, error)

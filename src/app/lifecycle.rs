@@ -12,11 +12,11 @@ use tokio_util::sync::CancellationToken;
 use super::adapters::{Adapters, SystemAdapters};
 use super::node::Node;
 use super::ownership::Adoption;
-use super::{StartError, SystemClock, beside, definitions, last_good, reload, runtime};
-use crate::api::auth::{Door, TokensFile};
+use super::{StartError, SystemClock, beside, credentials, definitions, last_good, reload, runtime};
 use crate::api::endpoints::Place;
+use crate::api::tls::Tls;
 use crate::api::{self, ApiState};
-use crate::config::{ConfigError, Manifest};
+use crate::config::Manifest;
 use crate::effects::Registry;
 use crate::ports::clock::Clock;
 use crate::ports::control::Control;
@@ -97,7 +97,8 @@ async fn serve(
         Err(error) => return Err(error),
     };
     let listeners = Listeners::bind(&manifest.http).await?;
-    let tokens = tokens(&manifest.http)?;
+    let door = credentials::door(&manifest.http, &clock)?;
+    let tls = credentials::tls(&manifest.http, &clock)?;
     let drain_timeout = manifest.drain_timeout.duration();
     let (settings, tenancy) = (manifest.http.clone(), manifest.tenancy());
     let tenants = manifest.tenant_list().map(Into::into);
@@ -112,7 +113,7 @@ async fn serve(
         control: Arc::clone(&node) as Arc<dyn Control>,
         tenancy,
         tenants,
-        door: Arc::new(Door::new(tokens)),
+        door: Arc::new(door),
         clock: api_clock,
         accept_events: settings.accept_events,
         waits: Arc::new(Semaphore::new(settings.waits_max.min(Semaphore::MAX_PERMITS))),
@@ -120,7 +121,12 @@ async fn serve(
         wait_max: settings.wait_max.duration(),
         request_timeout: settings.request_timeout.duration(),
     };
-    let http = serve_http(listeners, api, settings, node.tasks.clone(), stop_http.clone());
+    let served = Served {
+        state: api,
+        settings,
+        tls,
+    };
+    let http = serve_http(listeners, served, node.tasks.clone(), stop_http.clone());
     let http = node.tasks.spawn(Task::Http, "", http);
 
     let begun = tokio::select! {
@@ -235,25 +241,16 @@ async fn bind(key: &str, address: SocketAddr) -> Result<TcpListener, StartError>
     TcpListener::bind(address).await.map_err(failed)
 }
 
-/// The tokens that the API accepts, if it is the one that authenticates.
-fn tokens(settings: &api::Settings) -> Result<Option<TokensFile>, StartError> {
-    let Some(path) = &settings.tokens_file else {
-        return Ok(None);
-    };
-    let opened = TokensFile::open(path).map_err(|wrong| {
-        let path = path.clone();
-        StartError::Config(ConfigError::Tokens { path, wrong })
-    });
-    opened.map(Some)
-}
-
-async fn serve_http(
-    listeners: Listeners,
+/// What is served, and how.
+struct Served {
     state: ApiState,
     settings: api::Settings,
-    tasks: Tasks,
-    stop: CancellationToken,
-) {
+    tls: Option<Arc<Tls>>,
+}
+
+async fn serve_http(listeners: Listeners, served: Served, tasks: Tasks, stop: CancellationToken) {
+    let Served { state, settings, tls } = served;
+    let door = Arc::clone(&state.door);
     let on_panic: api::OnPanic = Arc::new(move |panic| {
         tasks.panicked(Task::Http, "a request", panic);
     });
@@ -264,18 +261,22 @@ async fn serve_http(
             router,
             api::crowded(state.clone()),
             &settings,
+            tls.clone(),
             stop.clone(),
         )
     };
-    match listeners.admin {
-        None => serve(listeners.tenants, Place::Everywhere).await,
-        Some(admin) => {
-            tokio::join!(
-                serve(listeners.tenants, Place::Tenants),
-                serve(admin, Place::Admin)
-            );
+    let answering = async {
+        match listeners.admin {
+            None => serve(listeners.tenants, Place::Everywhere).await,
+            Some(admin) => {
+                tokio::join!(
+                    serve(listeners.tenants, Place::Tenants),
+                    serve(admin, Place::Admin)
+                );
+            }
         }
-    }
+    };
+    tokio::join!(answering, door.keep(&stop));
 }
 
 /// One TLS provider for every client in the process.

@@ -15,6 +15,7 @@ mod cluster;
 pub mod conformance;
 pub mod consumers;
 mod control;
+mod credentials;
 mod cursors;
 pub mod definitions;
 pub mod diagnostics;

@@ -100,7 +100,12 @@ fn defaults(sagas: &Path, effects: &Path) -> String {
 
 /// Prints URLs and first commands.
 fn banner(manifest: &Manifest) {
-    let base = format!("http://{}", manifest.http.listen);
+    let scheme = if manifest.http.tls.is_some() {
+        "https"
+    } else {
+        "http"
+    };
+    let base = format!("{scheme}://{}", manifest.http.listen);
     let kept = std::path::absolute(&manifest.data_dir).unwrap_or_else(|_| manifest.data_dir.clone());
     let (sagas, effects) = (manifest.sagas.display(), manifest.effects.display());
     out::note(format_args!(

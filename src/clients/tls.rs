@@ -135,7 +135,10 @@ fn unusable(reason: &str) -> String {
 }
 
 /// The certificates of the authorities that are trusted.
-fn authorities(pem: &[u8]) -> Result<RootCertStore, String> {
+///
+/// # Errors
+/// A sentence where there is none.
+pub fn authorities(pem: &[u8]) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(pem).map_err(|error| error.to_string())? {
         roots.add(certificate).map_err(|error| error.to_string())?;
@@ -146,7 +149,11 @@ fn authorities(pem: &[u8]) -> Result<RootCertStore, String> {
     Ok(roots)
 }
 
-fn chain(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+/// A certificate, and those between it and its authority.
+///
+/// # Errors
+/// A sentence where there is none.
+pub fn chain(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let chain = certificates(pem).map_err(|error| error.to_string())?;
     if chain.is_empty() {
         return Err("there is no certificate in PEM".to_owned());
@@ -154,7 +161,11 @@ fn chain(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     Ok(chain)
 }
 
-fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
+/// A private key.
+///
+/// # Errors
+/// A sentence where there is none.
+pub fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
     PrivateKeyDer::from_pem_slice(pem).map_err(|error| format!("there is no private key in PEM: {error}"))
 }
 

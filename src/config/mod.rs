@@ -49,7 +49,7 @@ pub enum ConfigError {
         texts: BTreeMap<String, Arc<str>>,
     },
     #[error(
-        "{}: {key} {listen} can be reached from other machines, and anyone who reaches the API may do everything: listen on 127.0.0.1, set http.authentication: tokens, or say in_front where only authenticated requests get there [SR0412]",
+        "{}: {key} {listen} can be reached from other machines, and anyone who reaches the API may do everything: listen on 127.0.0.1, set http.authentication: tokens or jwt, or say in_front where only authenticated requests get there [SR0412]",
         path.display()
     )]
     Exposed {
@@ -59,6 +59,16 @@ pub enum ConfigError {
     },
     #[error("http.tokens_file {}: {wrong} [SR0413]", path.display())]
     Tokens { path: PathBuf, wrong: String },
+    #[error("http.jwt.{wrong} [SR0417]")]
+    Jwt { wrong: String },
+    #[error("http.tls: {wrong} [SR0415]")]
+    Tls { wrong: String },
+    #[error("{key} {}: {wrong} [SR0416]", path.display())]
+    OpenToEverybody {
+        key: &'static str,
+        path: PathBuf,
+        wrong: String,
+    },
     /// Names of the secrets that cannot be used, each with what is wrong with it; one at least.
     #[error("{}", secrets.iter().map(|(name, wrong)| format!("secret {name}: {wrong} [SR0404]")).collect::<Vec<_>>().join("\n"))]
     Secrets { secrets: Vec<(String, String)> },
@@ -77,6 +87,9 @@ impl ConfigError {
             Self::Secrets { .. } => "SR0404",
             Self::Exposed { .. } => "SR0412",
             Self::Tokens { .. } => "SR0413",
+            Self::Jwt { .. } => "SR0417",
+            Self::Tls { .. } => "SR0415",
+            Self::OpenToEverybody { .. } => "SR0416",
         }
     }
 }

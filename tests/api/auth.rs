@@ -1,15 +1,17 @@
 //! Who may ask what: tokens, roles, listeners, and what the audit says.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::api::caller::{Answer, get, instance, letters};
+use crate::support::certificates::Authority;
 use crate::support::rig::Rig;
 
 /// Token and line of a principal, as the command prints them.
-fn drawn(name: &str, roles: &str) -> (String, String) {
+pub fn drawn(name: &str, roles: &str) -> (String, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_saga-runner"))
         .args(["token", "new", name, "--roles", roles])
         .output()
@@ -20,7 +22,7 @@ fn drawn(name: &str, roles: &str) -> (String, String) {
     (token.to_owned(), line.to_owned())
 }
 
-async fn ask(rig: &Rig, token: &str, method: &str, path: &str, body: &str) -> Answer {
+pub async fn ask(rig: &Rig, token: &str, method: &str, path: &str, body: &str) -> Answer {
     let method = method.parse().expect("a method");
     let mut request = rig.client.request(method, rig.url(path));
     if !token.is_empty() {
@@ -262,9 +264,14 @@ async fn operators_have_a_listener_of_their_own() {
 fn a_runner_with_wrong_tokens_or_an_open_address_does_not_start() {
     let folder = tempfile::tempdir().expect("a folder");
     let manifest = folder.path().join("manifest.yaml");
+    for kind in ["sagas", "effects"] {
+        std::fs::create_dir(folder.path().join(kind)).expect("created");
+    }
+    std::fs::write(folder.path().join("sagas/waiting.yaml"), WAITING).expect("written");
     let refusal = |http: &str| {
-        let text =
-            format!("apiVersion: saga-runner/v1\nkind: Manifest\ncluster: x\ndata_dir: data\nhttp: {http}\n");
+        let text = format!(
+            "apiVersion: saga-runner/v1\nkind: Manifest\ncluster: x\ndata_dir: data\nsagas: sagas\neffects: effects\nhttp: {http}\n"
+        );
         std::fs::write(&manifest, text).expect("written");
         let output = Command::new(env!("CARGO_BIN_EXE_saga-runner"))
             .args(["run", "--config"])
@@ -275,11 +282,44 @@ fn a_runner_with_wrong_tokens_or_an_open_address_does_not_start() {
         assert_eq!(output.status.code(), Some(78), "{told}");
         told
     };
-    std::fs::write(folder.path().join("tokens"), "ann viewer@acme secret\n").expect("written");
+    let write = |name: &str, text: &str, mode: u32| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("written");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("its permissions");
+    };
+    write("tokens", "ann viewer@acme dns:ann.internal\n", 0o600);
     assert!(refusal("{admin_listen: \"0.0.0.0:0\"}").contains("SR0412"));
     assert!(
         refusal("{listen: \"0.0.0.0:0\", authentication: tokens, tokens_file: tokens}")
             .contains("unencrypted")
     );
     assert!(refusal("{authentication: tokens}").contains("belong together"));
+    let by_tokens = "{listen: \"127.0.0.1:0\", authentication: tokens, tokens_file: tokens}";
+    write("tokens", "ann viewer@acme dns:ann.internal\n", 0o644);
+    let told = refusal(by_tokens);
+    assert!(told.contains("SR0416") && told.contains("mode 644"), "{told}");
+    write("tokens", "ann viewer@acme secret\n", 0o600);
+    assert!(refusal(by_tokens).contains("SR0413"));
+    let by_tls = "{listen: \"127.0.0.1:0\", tls: {certificate_file: cert.pem, key_file: key.pem}}";
+    let certified = Authority::new("authority").certify(&["localhost"]);
+    write("cert.pem", &certified.certificate, 0o644);
+    write("key.pem", &certified.key, 0o644);
+    let told = refusal(by_tls);
+    assert!(
+        told.contains("SR0416") && told.contains("http.tls.key_file"),
+        "{told}"
+    );
+    write(
+        "key.pem",
+        &Authority::new("other").certify(&["localhost"]).key,
+        0o600,
+    );
+    let told = refusal(by_tls);
+    assert!(told.contains("SR0415") && told.contains("KeyMismatch"), "{told}");
+    write("cert.pem", "no certificate", 0o644);
+    let told = refusal(by_tls);
+    assert!(
+        told.contains("SR0415") && told.contains("no certificate"),
+        "{told}"
+    );
 }

@@ -37,7 +37,7 @@ pub const LAYERS: &[(&str, &[&str])] = &[
     ("gateway", &["kernel", "ports", "clients"]),
     ("inproc", &["kernel", "ports", "mdbx"]),
     ("nats", &["kernel", "ports"]),
-    ("api", &["kernel", "ports"]),
+    ("api", &["kernel", "ports", "clients"]),
     ("logging", &[]),
     (
         "config",

@@ -69,6 +69,7 @@ pub const HOMES: &[(&str, &[&str])] = &[
             "cli", "language", "kernel", "ports", "outbox", "worker", "effects", "nats", "app", "offline",
         ],
     ),
+    ("jsonwebtoken", &["api"]),
     ("lettre", &["effects"]),
     ("libmdbx", &["mdbx"]),
     ("mdbx_sys", &["mdbx"]),
@@ -82,8 +83,8 @@ pub const HOMES: &[(&str, &[&str])] = &[
     ("prost", &["effects", "gateway"]),
     ("prost_reflect", &["language", "effects"]),
     ("regex", &["language"]),
-    ("reqwest", &["effects", "gateway", "cli", "demo"]),
-    ("rustls", &["clients", "app", "effects"]),
+    ("reqwest", &["effects", "gateway", "api", "cli", "demo"]),
+    ("rustls", &["api", "clients", "app", "effects"]),
     ("rustls_platform_verifier", &["clients"]),
     ("serde_bytes", &["kernel", "partition"]),
     ("serde_saphyr", &["cli", "config", "effects", "offline"]),
@@ -98,6 +99,7 @@ pub const HOMES: &[(&str, &[&str])] = &[
             "app", "cli", "demo",
         ],
     ),
+    ("tokio_rustls", &["api"]),
     (
         "tokio_util",
         &["intake", "outbox", "worker", "effects", "api", "app"],
@@ -134,6 +136,7 @@ pub const HOMES: &[(&str, &[&str])] = &[
         &["language", "kernel", "worker", "effects", "gateway", "api", "app"],
     ),
     ("wasmi", &["language"]),
+    ("webpki", &["api"]),
 ];
 
 /// Dependencies that any layer may name.

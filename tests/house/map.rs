@@ -12,7 +12,10 @@ fn page() -> String {
 
 /// The text under a heading, up to the next one.
 fn section(title: &str) -> String {
-    let page = page();
+    section_of(&page(), title)
+}
+
+fn section_of(page: &str, title: &str) -> String {
     let (_, rest) = page
         .split_once(&format!("\n## {title}\n"))
         .unwrap_or_else(|| panic!("no section {title}"));
@@ -21,7 +24,10 @@ fn section(title: &str) -> String {
 
 /// The cells of the rows of a section's table, without its head.
 fn rows(title: &str) -> Vec<Vec<String>> {
-    let section = section(title);
+    rows_below(&section(title))
+}
+
+fn rows_below(section: &str) -> Vec<Vec<String>> {
     let lines = section.lines().filter(|line| line.starts_with("| "));
     let cells = |line: &str| {
         let line = line.trim_start_matches("| ").trim_end_matches(" |");
@@ -197,6 +203,20 @@ fn a_newcomers_question_is_answered_with_file_and_test() {
             "no file: {answer}"
         );
         assert!(!tests(shown).is_empty(), "no test: {answer}");
+    }
+}
+
+#[test]
+fn each_question_of_a_security_review_names_a_test_or_says_what_is_missing() {
+    let page = fs::read_to_string(root().join("docs/security.md")).expect("docs/security.md");
+    let rows = rows_below(&section_of(&page, "What a review asks"));
+    assert!(rows.len() >= 18, "{} questions", rows.len());
+    for row in rows {
+        let [question, _, shown_by] = &row[..] else {
+            panic!("three cells: {row:?}");
+        };
+        let is_told = !tests(shown_by).is_empty() || shown_by.starts_with("no test: ");
+        assert!(is_told, "no test: {question}");
     }
 }
 

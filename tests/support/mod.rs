@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
+pub mod certificates;
 pub mod databases;
 pub mod grpc_gateway;
 pub mod nats_server;

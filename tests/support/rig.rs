@@ -6,6 +6,7 @@
 //! The real binary, a real upstream, and either broker, all on loopback; killed as the test says.
 
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -22,6 +23,7 @@ pub struct Rig {
     pub upstream: Upstream,
     pub client: reqwest::Client,
     address: SocketAddr,
+    scheme: &'static str,
     runner: Option<Child>,
 }
 
@@ -61,6 +63,11 @@ impl Rig {
             manifest["gateway"] = Value::Null;
         }
         merge(&mut manifest, extra);
+        let scheme = if manifest["http"]["tls"].is_object() {
+            "https"
+        } else {
+            "http"
+        };
         std::fs::write(dir.path().join("manifest.yaml"), manifest.to_string()).expect("written");
         upstream.set_runner(format!("http://{address}"));
         Self {
@@ -68,6 +75,7 @@ impl Rig {
             upstream,
             client: reqwest::Client::builder().no_proxy().build().expect("a client"),
             address,
+            scheme,
             runner: None,
         }
     }
@@ -93,11 +101,12 @@ impl Rig {
         }
     }
 
-    /// Adds any file, by its path from the manifest.
+    /// Adds any file, by its path from the manifest. Only its owner may read it.
     pub fn add_file(&self, path: &str, bytes: &[u8]) {
         let path = self.dir.path().join(path);
         std::fs::create_dir_all(path.parent().expect("a folder")).expect("created");
-        std::fs::write(path, bytes).expect("written");
+        std::fs::write(&path, bytes).expect("written");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("its permissions");
     }
 
     /// Takes a file away.
@@ -223,7 +232,7 @@ impl Rig {
     }
 
     pub fn url(&self, path: &str) -> String {
-        format!("http://{}{path}", self.address)
+        format!("{}://{}{path}", self.scheme, self.address)
     }
 
     /// One instance as the API shows it.

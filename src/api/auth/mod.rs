@@ -2,6 +2,7 @@
 //!
 //! A principal has a role for tenants. Whoever has none for a tenant is answered as if the tenant did not exist.
 
+pub mod jwt;
 mod tokens;
 
 pub use tokens::{NewToken, TokensFile};
@@ -11,9 +12,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::http::{HeaderMap, header};
+use tokio_util::sync::CancellationToken;
 
+use self::jwt::{Jwt, Refused};
 use super::endpoints::{Access, Role};
 use super::problem::Problem;
+use super::tls::ClientCertificate;
 use crate::kernel::envelope;
 use crate::kernel::ids::TenantId;
 use crate::ports::clock::Clock;
@@ -65,6 +69,13 @@ pub struct Principal {
     grants: Grants,
 }
 
+/// The role of this name.
+fn named_role(name: &str) -> Option<Role> {
+    [Role::Viewer, Role::Operator, Role::Admin]
+        .into_iter()
+        .find(|role| role.as_str() == name)
+}
+
 /// Roles, by tenant.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Grants {
@@ -81,15 +92,10 @@ impl Grants {
             let Some((role, tenant)) = grant.split_once('@') else {
                 return Err(format!("{grant:?} is not ROLE@TENANT or ROLE@*"));
             };
-            let role = match role {
-                "viewer" => Role::Viewer,
-                "operator" => Role::Operator,
-                "admin" => Role::Admin,
-                _ => {
-                    return Err(format!(
-                        "unknown role {role:?}: expected viewer, operator or admin"
-                    ));
-                }
+            let Some(role) = named_role(role) else {
+                return Err(format!(
+                    "unknown role {role:?}: expected viewer, operator or admin"
+                ));
             };
             let before = if tenant == "*" {
                 grants.everywhere.replace(role)
@@ -102,6 +108,23 @@ impl Grants {
             }
         }
         Ok(grants)
+    }
+
+    /// Adds `role@tenant` or `role@*` to those that are there; what is neither changes nothing. Of two roles for a tenant the
+    /// higher one holds.
+    fn add(&mut self, grant: &str) {
+        let Some((role, tenant)) = grant.split_once('@') else {
+            return;
+        };
+        let Some(role) = named_role(role) else { return };
+        if tenant == "*" {
+            self.everywhere = self.everywhere.max(Some(role));
+        } else if let Ok(tenant) = TenantId::parse(tenant)
+            && !tenant.is_none()
+        {
+            let here = self.tenants.entry(tenant).or_insert(role);
+            *here = role.max(*here);
+        }
     }
 
     /// The role for a tenant, or for what belongs to none.
@@ -148,37 +171,76 @@ impl Principal {
 }
 
 /// Tells principals by their credentials.
+///
+/// With neither, the API does not authenticate.
+#[derive(Default)]
 pub struct Door {
-    /// `None`: the API does not authenticate.
     tokens: Option<TokensFile>,
+    jwt: Option<Jwt>,
     refused: AtomicU64,
     /// When refused credentials were told last, in milliseconds of the monotonic clock.
     told_ms: AtomicU64,
 }
 
 impl Door {
-    pub const fn new(tokens: Option<TokensFile>) -> Self {
+    pub fn new(tokens: Option<TokensFile>, jwt: Option<Jwt>) -> Self {
         Self {
             tokens,
-            refused: AtomicU64::new(0),
-            told_ms: AtomicU64::new(0),
+            jwt,
+            ..Self::default()
         }
     }
 
-    /// Who asks with these headers.
-    pub fn principal(&self, headers: &HeaderMap, clock: &dyn Clock) -> Result<Principal, Problem> {
-        let Some(tokens) = &self.tokens else {
+    /// Keeps what it knows of an issuer up to date, until it is told to stop.
+    pub async fn keep(&self, stop: &CancellationToken) {
+        if let Some(jwt) = &self.jwt {
+            jwt.keep(stop).await;
+        }
+    }
+
+    /// Who asks with these headers, over a connection with this certificate. A token that is given decides alone.
+    pub async fn principal(
+        &self,
+        headers: &HeaderMap,
+        certificate: Option<&ClientCertificate>,
+        clock: &dyn Clock,
+    ) -> Result<Principal, Problem> {
+        if self.tokens.is_none() && self.jwt.is_none() {
             return Ok(Principal::anybody());
+        }
+        let found = if headers.contains_key(header::AUTHORIZATION) {
+            self.of_token(headers, clock.monotonic()).await
+        } else {
+            let tokens = self.tokens.as_ref().zip(certificate);
+            let owner = tokens.and_then(|(tokens, of)| tokens.of_certificate(of, clock.monotonic()));
+            owner.ok_or_else(|| Refused::Invalid("no token, and no certificate that is known".to_owned()))
         };
-        let found = bearer(headers).and_then(|token| tokens.find(token, clock.monotonic()));
-        found.ok_or_else(|| {
-            self.note_refusal(clock.monotonic());
-            Problem::unauthenticated()
+        found.map_err(|refused| match refused {
+            Refused::Invalid(why) => {
+                self.note_refusal(clock.monotonic(), &why);
+                Problem::unauthenticated()
+            }
+            Refused::NoKeys => Problem::unavailable(
+                "the keys of http.jwt.jwks_url are not known, or older than http.jwt.keys_age_max",
+            ),
         })
     }
 
+    async fn of_token(&self, headers: &HeaderMap, now: Duration) -> Result<Principal, Refused> {
+        let token = bearer(headers)
+            .ok_or_else(|| Refused::Invalid("the authorization is not one bearer token".to_owned()))?;
+        match &self.jwt {
+            Some(jwt) if Jwt::is_one(token) => jwt.find(token, now).await,
+            _ => {
+                let tokens = self.tokens.as_ref();
+                let owner = tokens.and_then(|tokens| tokens.find(token, now));
+                owner.ok_or_else(|| Refused::Invalid("the token is unknown".to_owned()))
+            }
+        }
+    }
+
     /// Counts, and tells now and then: whoever guesses tokens cannot fill the log.
-    fn note_refusal(&self, now: Duration) {
+    fn note_refusal(&self, now: Duration, why: &str) {
         let refused = self.refused.fetch_add(1, Ordering::Relaxed) + 1;
         let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
         let told_ms = self.told_ms.load(Ordering::Relaxed);
@@ -194,6 +256,7 @@ impl Door {
             tracing::warn!(
                 target: "audit",
                 refused_since_start = refused,
+                last = why,
                 "requests without valid credentials were refused"
             );
         }
@@ -255,6 +318,21 @@ mod tests {
         ] {
             assert!(Grants::parse(wrong).is_err(), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn of_two_roles_for_a_tenant_the_higher_one_holds_and_what_is_no_role_grants_nothing() {
+        let acme = TenantId::parse("acme").expect("a tenant");
+        let mut grants = Grants::default();
+        for wrong in ["admin", "root@*", "admin@", "admin@A.b", "Admin@*", "@*"] {
+            grants.add(wrong);
+        }
+        assert_eq!(grants, Grants::default());
+        for grant in ["operator@acme", "viewer@acme", "viewer@*"] {
+            grants.add(grant);
+        }
+        assert_eq!(grants.role(Some(&acme)), Some(Role::Operator));
+        assert_eq!(grants.role(None), Some(Role::Viewer));
     }
 
     #[test]
