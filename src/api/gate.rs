@@ -14,10 +14,12 @@ use super::connections::Peer;
 use super::endpoints::{Access, Endpoint, Kind};
 use super::entrance::named_tenant;
 use super::extract::{self, Names};
+use super::forwarding::{self, Asking, Vouched};
 use super::problem::Problem;
 use super::{ApiState, requests, trace};
 use crate::kernel::ids::TenantId;
 use crate::kernel::subject::Tenancy;
+use crate::ports::forwarding::Forwarding;
 
 /// Path parameters that may hold a '/': keys and values of aliases come from events, which may have any.
 const MAY_HOLD_SLASH: [&str; 2] = ["key", "value"];
@@ -45,8 +47,18 @@ pub async fn pass(State(gate): State<Gate>, mut request: Request, next: Next) ->
     let peer = request.extensions().get::<Peer>().copied();
     let answer = match gate.check(&principal, &request, &names) {
         Ok((tenant, key)) => {
-            let answering = requests::within(key, next.run(request));
-            auth::within(&principal, tenant.as_ref(), answering).await
+            if let Some(way) = gate.elsewhere(&request) {
+                let asking = Asking {
+                    endpoint: &gate.endpoint,
+                    principal: &principal,
+                    tenant: tenant.as_ref(),
+                    request,
+                };
+                forwarding::ask(&gate.state, way, asking).await
+            } else {
+                let answering = requests::within(key, next.run(request));
+                auth::within(&principal, tenant.as_ref(), answering).await
+            }
         }
         Err(problem) => problem.into_response(),
     };
@@ -58,10 +70,21 @@ pub async fn pass(State(gate): State<Gate>, mut request: Request, next: Next) ->
 
 impl Gate {
     fn principal(&self, request: &Request) -> Result<Principal, Problem> {
-        match self.endpoint.access {
-            Access::Open => Ok(Principal::nobody()),
-            Access::Needs(_) => self.state.door.principal(request.headers(), &*self.state.clock),
+        let vouched = request.extensions().get::<Vouched>();
+        match (self.endpoint.access, vouched) {
+            (Access::Open, _) => Ok(Principal::nobody()),
+            (Access::Needs(_), Some(Vouched(principal))) => Ok(principal.clone()),
+            (Access::Needs(_), None) => self.state.door.principal(request.headers(), &*self.state.clock),
         }
+    }
+
+    /// The way to the process that answers it, if that is another one. What was forwarded here is answered here.
+    fn elsewhere(&self, request: &Request) -> Option<Arc<dyn Forwarding>> {
+        let is_forwarded = request.extensions().get::<Vouched>().is_some();
+        if is_forwarded || !forwarding::is_for_owner(&self.endpoint, request) {
+            return None;
+        }
+        self.state.control.forwarding()
     }
 
     /// Lets it through, with the tenant that it is about, if it is about one, and its idempotency key.

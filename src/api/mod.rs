@@ -9,6 +9,7 @@ mod definitions;
 pub mod endpoints;
 mod entrance;
 pub mod extract;
+mod forwarding;
 mod gate;
 mod guard;
 pub mod instances;
@@ -26,6 +27,7 @@ mod verbs;
 mod watch;
 
 pub use connections::serve;
+pub use forwarding::{Bounds as ForwardBounds, serve as serve_forwarded};
 pub use settings::{Authentication, Settings};
 
 use std::any::Any;
@@ -74,6 +76,8 @@ pub struct ApiState {
     pub wait_max: Duration,
     /// Longest time until a request is answered that does not wait.
     pub request_timeout: Duration,
+    /// Bounds of the requests that another process answers.
+    pub forwarding: ForwardBounds,
 }
 
 /// Largest request body, in bytes.

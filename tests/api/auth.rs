@@ -9,7 +9,7 @@ use crate::api::caller::{Answer, get, instance, letters};
 use crate::support::rig::Rig;
 
 /// Token and line of a principal, as the command prints them.
-fn drawn(name: &str, roles: &str) -> (String, String) {
+pub(super) fn drawn(name: &str, roles: &str) -> (String, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_saga-runner"))
         .args(["token", "new", name, "--roles", roles])
         .output()
@@ -20,7 +20,7 @@ fn drawn(name: &str, roles: &str) -> (String, String) {
     (token.to_owned(), line.to_owned())
 }
 
-async fn ask(rig: &Rig, token: &str, method: &str, path: &str, body: &str) -> Answer {
+pub(super) async fn ask(rig: &Rig, token: &str, method: &str, path: &str, body: &str) -> Answer {
     let method = method.parse().expect("a method");
     let mut request = rig.client.request(method, rig.url(path));
     if !token.is_empty() {

@@ -198,7 +198,8 @@ fn of_the_cluster() -> Vec<Endpoint> {
             "Migrate running instances to a version, or back from it",
             definitions::migrate,
         )
-        .knows(&["dry_run", "undo"]),
+        .knows(&["dry_run", "undo"])
+        .by_owner(),
         rows.get(
             "/migrations/{id}",
             VIEWER,
@@ -324,7 +325,8 @@ fn of_watches(tenancy: Tenancy) -> Vec<Endpoint> {
 fn of_jobs(tenancy: Tenancy) -> Vec<Endpoint> {
     let rows = tenant_rows(tenancy);
     vec![
-        rows.get("/jobs", VIEWER, "List jobs, newest first", jobs::list),
+        rows.get("/jobs", VIEWER, "List jobs, newest first", jobs::list)
+            .here(),
         rows.post(
             "/jobs",
             OPERATOR,
@@ -332,7 +334,8 @@ fn of_jobs(tenancy: Tenancy) -> Vec<Endpoint> {
             jobs::start,
         )
         .body(),
-        rows.get("/jobs/{id}", VIEWER, "Show a job and its progress", jobs::show),
+        rows.get("/jobs/{id}", VIEWER, "Show a job and its progress", jobs::show)
+            .here(),
         rows.post("/jobs/{id}/pause", OPERATOR, "Pause a job", jobs::pause)
             .body(),
         rows.post("/jobs/{id}/resume", OPERATOR, "Resume a paused job", jobs::resume)
@@ -417,13 +420,15 @@ fn of_tenants(tenancy: Tenancy) -> Vec<Endpoint> {
             OPERATOR,
             "Pause a schedule",
             schedules::pause,
-        ),
+        )
+        .by_owner(),
         rows.post(
             "/sagas/{saga}/schedule/resume",
             OPERATOR,
             "Resume a schedule",
             schedules::resume,
-        ),
+        )
+        .by_owner(),
         rows.get(
             "/dead-letters",
             VIEWER,
@@ -442,12 +447,14 @@ fn of_tenants(tenancy: Tenancy) -> Vec<Endpoint> {
             OPERATOR,
             "Process a dead letter again",
             instances::retry_dead_letter,
-        ),
+        )
+        .by_owner(),
         rows.post(
             "/dead-letters/{id}/discard",
             OPERATOR,
             "Give a dead letter up",
             instances::discard_dead_letter,
-        ),
+        )
+        .by_owner(),
     ]
 }
