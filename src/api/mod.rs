@@ -16,6 +16,7 @@ pub mod instances;
 mod jobs;
 pub mod openapi;
 pub mod operations;
+mod pending;
 pub mod problem;
 mod queries;
 mod requests;

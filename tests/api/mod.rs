@@ -16,6 +16,7 @@ mod letters;
 mod of_no_use;
 mod operators;
 mod outcomes;
+mod pending;
 #[cfg(feature = "wasm")]
 mod programs;
 mod questions;

@@ -1,8 +1,8 @@
 //! The rows of the table.
 
 use super::super::{
-    aliases, definitions, entrance, instances, jobs, openapi, operations, problem, queries, schedules,
-    search, verbs, watch,
+    aliases, definitions, entrance, instances, jobs, openapi, operations, pending, problem, queries,
+    schedules, search, verbs, watch,
 };
 use super::{Access, Endpoint, Place, Role, Rows};
 use crate::kernel::subject::Tenancy;
@@ -408,6 +408,10 @@ fn of_tenants(tenancy: Tenancy) -> Vec<Endpoint> {
             "Show which instances have an alias",
             aliases::show,
         ),
+        rows.get("/timers", VIEWER, "List the timers of instances", pending::timers)
+            .knows(pending::TIMERS),
+        rows.get("/outbox", VIEWER, "List the outbox", pending::outbox)
+            .knows(pending::OUTBOX),
         rows.get("/schedules", VIEWER, "List the schedules", schedules::list),
         rows.get(
             "/sagas/{saga}/schedule",
