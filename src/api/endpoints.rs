@@ -43,6 +43,15 @@ pub enum Place {
     Everywhere,
 }
 
+/// Which process can answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answers {
+    /// Each: about itself, or by a message to the instance.
+    Here,
+    /// The one that has the shards open; any other forwards the request to it.
+    Owner,
+}
+
 /// What is special about how an endpoint answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -73,6 +82,7 @@ pub struct Endpoint {
     /// The query parameters that it knows; any other is refused.
     pub parameters: &'static [&'static str],
     pub kind: Kind,
+    pub answers: Answers,
     /// What it does, in a sentence.
     pub summary: &'static str,
     pub(super) handler: MethodRouter<ApiState>,
@@ -119,6 +129,18 @@ impl Endpoint {
         self
     }
 
+    /// Also without shards it is answered by the process that is asked.
+    const fn here(mut self) -> Self {
+        self.answers = Answers::Here;
+        self
+    }
+
+    /// Although it changes something, only the process that has the shards can do it.
+    const fn by_owner(mut self) -> Self {
+        self.answers = Answers::Owner;
+        self
+    }
+
     const fn slow(mut self) -> Self {
         self.kind = Kind::Slow;
         self
@@ -161,7 +183,13 @@ impl Rows {
         summary: &'static str,
         handler: MethodRouter<ApiState>,
     ) -> Endpoint {
+        let reads_shards = method == Method::GET && self.place == Place::Tenants;
         Endpoint {
+            answers: if reads_shards {
+                Answers::Owner
+            } else {
+                Answers::Here
+            },
             method,
             path: format!("{}{path}", self.prefix),
             access,

@@ -14,11 +14,13 @@ use super::connections::Peer;
 use super::endpoints::{Access, Endpoint, Kind};
 use super::entrance::named_tenant;
 use super::extract::{self, Names};
+use super::forwarding::{self, Asking, Vouched};
 use super::problem::Problem;
 use super::tls::ClientCertificate;
 use super::{ApiState, requests, trace};
 use crate::kernel::ids::TenantId;
 use crate::kernel::subject::Tenancy;
+use crate::ports::forwarding::Forwarding;
 
 /// Path parameters that may hold a '/': keys and values of aliases come from events, which may have any.
 const MAY_HOLD_SLASH: [&str; 2] = ["key", "value"];
@@ -30,6 +32,13 @@ pub struct Gate {
     pub endpoint: Arc<Endpoint>,
 }
 
+/// What a request brings beside its headers to say who asks.
+struct Credentials {
+    /// Another process of the cluster has found out who it is.
+    vouched: Option<Vouched>,
+    certificate: Option<ClientCertificate>,
+}
+
 /// Lets a request through, or refuses it.
 pub async fn pass(State(gate): State<Gate>, mut request: Request, next: Next) -> Response {
     let names = match request.extract_parts::<RawPathParams>().await {
@@ -39,16 +48,29 @@ pub async fn pass(State(gate): State<Gate>, mut request: Request, next: Next) ->
             .collect(),
         Err(_) => Names::new(),
     };
-    let certificate = request.extensions().get::<ClientCertificate>().cloned();
-    let principal = match gate.principal(request.headers(), certificate).await {
+    let credentials = Credentials {
+        vouched: request.extensions().get::<Vouched>().cloned(),
+        certificate: request.extensions().get::<ClientCertificate>().cloned(),
+    };
+    let principal = match gate.principal(request.headers(), credentials).await {
         Ok(principal) => principal,
         Err(problem) => return problem.into_response(),
     };
     let peer = request.extensions().get::<Peer>().copied();
     let answer = match gate.check(&principal, &request, &names) {
         Ok((tenant, key)) => {
-            let answering = requests::within(key, next.run(request));
-            auth::within(&principal, tenant.as_ref(), answering).await
+            if let Some(way) = gate.elsewhere(&request) {
+                let asking = Asking {
+                    endpoint: &gate.endpoint,
+                    principal: &principal,
+                    tenant: tenant.as_ref(),
+                    request,
+                };
+                forwarding::ask(&gate.state, way, asking).await
+            } else {
+                let answering = requests::within(key, next.run(request));
+                auth::within(&principal, tenant.as_ref(), answering).await
+            }
         }
         Err(problem) => problem.into_response(),
     };
@@ -59,18 +81,25 @@ pub async fn pass(State(gate): State<Gate>, mut request: Request, next: Next) ->
 }
 
 impl Gate {
-    async fn principal(
-        &self,
-        headers: &HeaderMap,
-        certificate: Option<ClientCertificate>,
-    ) -> Result<Principal, Problem> {
-        match self.endpoint.access {
-            Access::Open => Ok(Principal::nobody()),
-            Access::Needs(_) => {
+    async fn principal(&self, headers: &HeaderMap, credentials: Credentials) -> Result<Principal, Problem> {
+        let Credentials { vouched, certificate } = credentials;
+        match (self.endpoint.access, vouched) {
+            (Access::Open, _) => Ok(Principal::nobody()),
+            (Access::Needs(_), Some(Vouched(principal))) => Ok(principal),
+            (Access::Needs(_), None) => {
                 let (door, clock) = (&self.state.door, &*self.state.clock);
                 door.principal(headers, certificate.as_ref(), clock).await
             }
         }
+    }
+
+    /// The way to the process that answers it, if that is another one. What was forwarded here is answered here.
+    fn elsewhere(&self, request: &Request) -> Option<Arc<dyn Forwarding>> {
+        let is_forwarded = request.extensions().get::<Vouched>().is_some();
+        if is_forwarded || !forwarding::is_for_owner(&self.endpoint, request) {
+            return None;
+        }
+        self.state.control.forwarding()
     }
 
     /// Lets it through, with the tenant that it is about, if it is about one, and its idempotency key.

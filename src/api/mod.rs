@@ -10,12 +10,14 @@ pub mod endpoints;
 mod entrance;
 pub mod extract;
 mod files;
+mod forwarding;
 mod gate;
 mod guard;
 pub mod instances;
 mod jobs;
 pub mod openapi;
 pub mod operations;
+mod pending;
 pub mod problem;
 mod queries;
 mod requests;
@@ -29,6 +31,7 @@ mod watch;
 
 pub use connections::serve;
 pub use files::open_to_everybody;
+pub use forwarding::{Bounds as ForwardBounds, serve as serve_forwarded};
 pub use settings::{Authentication, Settings};
 
 use std::any::Any;
@@ -77,6 +80,8 @@ pub struct ApiState {
     pub wait_max: Duration,
     /// Longest time until a request is answered that does not wait.
     pub request_timeout: Duration,
+    /// Bounds of the requests that another process answers.
+    pub forwarding: ForwardBounds,
 }
 
 /// Largest request body, in bytes.

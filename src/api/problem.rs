@@ -43,7 +43,7 @@ struct Wire<'p> {
 }
 
 /// The pages of the codes, as they are in docs/errors/.
-const PAGES: [(&str, &str); 15] = [
+const PAGES: [(&str, &str); 18] = [
     ("SR0501", include_str!("../../docs/errors/SR0501.md")),
     ("SR0502", include_str!("../../docs/errors/SR0502.md")),
     ("SR0503", include_str!("../../docs/errors/SR0503.md")),
@@ -59,6 +59,9 @@ const PAGES: [(&str, &str); 15] = [
     ("SR0513", include_str!("../../docs/errors/SR0513.md")),
     ("SR0514", include_str!("../../docs/errors/SR0514.md")),
     ("SR0515", include_str!("../../docs/errors/SR0515.md")),
+    ("SR0521", include_str!("../../docs/errors/SR0521.md")),
+    ("SR0522", include_str!("../../docs/errors/SR0522.md")),
+    ("SR0523", include_str!("../../docs/errors/SR0523.md")),
 ];
 
 /// Explains a code: the `type` of problems leads here.
@@ -151,6 +154,36 @@ impl Problem {
             StatusCode::SERVICE_UNAVAILABLE,
             "not available now",
             "SR0504",
+            detail,
+        )
+    }
+
+    /// Of a request that only the process with the shards can answer, where none is there.
+    pub fn no_owner(detail: impl Into<String>) -> Self {
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "no process has the shards",
+            "SR0521",
+            detail,
+        )
+    }
+
+    /// Of a forwarded request whose answer has not come.
+    pub fn unanswered(detail: impl Into<String>) -> Self {
+        Self::new(
+            StatusCode::GATEWAY_TIMEOUT,
+            "no answer from another process",
+            "SR0522",
+            detail,
+        )
+    }
+
+    /// Of a forwarded request whose answer is longer than it may be.
+    pub fn answer_too_large(detail: impl Into<String>) -> Self {
+        Self::new(
+            StatusCode::BAD_GATEWAY,
+            "answer too large to be forwarded",
+            "SR0523",
             detail,
         )
     }

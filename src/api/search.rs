@@ -184,7 +184,7 @@ fn several<T: Copy, const N: usize>(
         .collect()
 }
 
-fn age_of(parameter: &str, text: &str) -> Result<Millis, Problem> {
+pub(super) fn age_of(parameter: &str, text: &str) -> Result<Millis, Problem> {
     Millis::parse(text)
         .map_err(|wrong| Problem::invalid(format!("{parameter}: {wrong}")).of("query", parameter))
 }

@@ -51,6 +51,14 @@ pub struct Settings {
     pub backup_max: Millis,
     /// Bytes of one page of a list. Items that do not fit are on the next one. Default 1 MiB.
     pub page_bytes_max: usize,
+    /// Longest time until the process that has the shards answers a request that this one forwards to it; a wait comes on top.
+    /// Default 5s.
+    pub forward_timeout: Millis,
+    /// Requests that this process forwards at the same time, and as many that it answers for others; further ones are answered
+    /// 503. Those that wait or watch have places of `waits_max` and `streams_max` instead. Default 64.
+    pub forwards_max: usize,
+    /// Bytes of an answer to a forwarded request; a longer one is an error. Default 16 MiB.
+    pub forward_bytes_max: usize,
 }
 
 /// Who authenticates requests.
@@ -89,6 +97,9 @@ impl Default for Settings {
             streams_max: 64,
             backup_max: Millis::seconds(15 * 60),
             page_bytes_max: 1024 * 1024,
+            forward_timeout: Millis::seconds(5),
+            forwards_max: 64,
+            forward_bytes_max: 16 * 1024 * 1024,
         }
     }
 }
@@ -155,6 +166,7 @@ impl Settings {
             ("answer_timeout", self.answer_timeout),
             ("wait_max", self.wait_max),
             ("backup_max", self.backup_max),
+            ("forward_timeout", self.forward_timeout),
         ] {
             if time.duration().is_zero() {
                 return Err(format!("http.{name} must be longer than 0s"));

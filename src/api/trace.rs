@@ -39,6 +39,12 @@ fn parse(text: &str) -> Option<String> {
     is_legal.then(|| trace.to_owned())
 }
 
+/// The `traceparent` by which another process of the cluster hears of a trace.
+pub fn parent(trace: &str) -> String {
+    let parent = uuid::Uuid::new_v4().as_u64_pair().0 | 1;
+    format!("00-{trace}-{parent:016x}-00")
+}
+
 /// Runs what answers a request under its trace.
 pub async fn within<F: Future>(trace: String, answering: F) -> F::Output {
     TRACE.scope(trace, answering).await
@@ -74,5 +80,10 @@ mod tests {
             assert_eq!(found.len(), 32, "{text}");
         }
         assert_ne!(of(&HeaderMap::new()), of(&HeaderMap::new()));
+        assert_eq!(
+            parse(&parent(trace)).as_deref(),
+            Some(trace),
+            "as it is passed on"
+        );
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Path, State};
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, HeaderName};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse as _, Response};
 use futures::StreamExt as _;
@@ -20,7 +20,9 @@ use super::requests;
 use crate::ports::control::{Awaited, Happened};
 
 /// How often a quiet stream says that it lives. A client that does not take that is cut off after `http.answer_timeout`.
-const HEARTBEAT: Duration = Duration::from_secs(15);
+pub const HEARTBEAT: Duration = Duration::from_secs(15);
+/// Names the last event that a client has.
+pub const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// Entries of before that a watch begins with, where the request does not say.
 const NEWEST_DEFAULT: usize = 100;
 /// Most of them.
@@ -93,7 +95,7 @@ pub async fn events(
             .map_err(|_| Problem::invalid("newest must be a whole number").of("query", "newest"))?
             .min(NEWEST_MAX),
     };
-    let after = match headers.get("last-event-id") {
+    let after = match headers.get(LAST_EVENT_ID) {
         None => None,
         Some(value) => {
             let number = value.to_str().ok().and_then(|text| text.parse::<u64>().ok());

@@ -22,6 +22,7 @@ use crate::ports::control::{
     BreakerForce, BreakerView, ControlError, DefinitionInfo, DrainStarted, Forced, Health, Info, NodeControl,
     Published, Readiness, ReloadError, Reloaded, Tenants, rfc3339,
 };
+use crate::ports::forwarding::Forwarding;
 use crate::storage::StorageError;
 use crate::tasks::Tasks;
 
@@ -152,6 +153,12 @@ impl NodeControl for Node {
         self.tokens.as_ref()?.read(token)
     }
 
+    fn forwarding(&self) -> Option<Arc<dyn Forwarding>> {
+        // Before everything runs it is not known, and whoever asks is told so.
+        let running = self.running().filter(|running| running.common.is_none())?;
+        Arc::clone(&running.broker).forwarding()
+    }
+
     fn breakers(&self) -> Vec<BreakerView> {
         let all = self.running().into_iter().flat_map(Running::breakers);
         all.flat_map(|breakers| breakers.view(BREAKERS_SHOWN_MAX))
@@ -187,6 +194,12 @@ impl NodeControl for Node {
 }
 
 impl Node {
+    /// The way on which other processes send requests here, if this one runs sagas and has others.
+    pub(super) fn forwarded(&self) -> Option<Arc<dyn Forwarding>> {
+        let running = self.running().filter(|running| running.common.is_some())?;
+        Arc::clone(&running.broker).forwarding()
+    }
+
     /// Where the breaker of the gateway stands, if this process submits to one.
     fn gateway_breaker(&self) -> Option<BreakerState> {
         let submitter = self.running()?.submitter()?;

@@ -15,7 +15,7 @@ use super::ownership::Adoption;
 use super::{StartError, SystemClock, beside, credentials, definitions, last_good, reload, runtime};
 use crate::api::endpoints::Place;
 use crate::api::tls::Tls;
-use crate::api::{self, ApiState};
+use crate::api::{self, ApiState, ForwardBounds};
 use crate::config::Manifest;
 use crate::effects::Registry;
 use crate::ports::clock::Clock;
@@ -101,6 +101,7 @@ async fn serve(
     let tls = credentials::tls(&manifest.http, &clock)?;
     let drain_timeout = manifest.drain_timeout.duration();
     let (settings, tenancy) = (manifest.http.clone(), manifest.tenancy());
+    let cluster = manifest.cluster.clone();
     let tenants = manifest.tenant_list().map(Into::into);
     let api_clock = Arc::clone(&clock);
     let node = Node::with_adapters(manifest, loaded, clock, Arc::new(Metrics::new()), adapters)?;
@@ -120,6 +121,12 @@ async fn serve(
         streams: Arc::new(Semaphore::new(settings.streams_max.min(Semaphore::MAX_PERMITS))),
         wait_max: settings.wait_max.duration(),
         request_timeout: settings.request_timeout.duration(),
+        forwarding: bounds(&settings, &cluster),
+    };
+    let forwarded = Forwarded {
+        state: api.clone(),
+        settings: settings.clone(),
+        cluster,
     };
     let served = Served {
         state: api,
@@ -136,6 +143,7 @@ async fn serve(
     };
     match begun {
         Ok(Begun::Running) => {
+            forwarded.listen(&node, &stop_http);
             tokio::select! {
                 () = serve_until_told(&node, &mut signals) => {}
                 () = beside::watch(Arc::clone(&node)), if what_beside == Beside::Developer => {}
@@ -248,12 +256,51 @@ struct Served {
     tls: Option<Arc<Tls>>,
 }
 
+/// Requests that other processes of the cluster forward to this one.
+struct Forwarded {
+    state: ApiState,
+    settings: api::Settings,
+    cluster: String,
+}
+
+impl Forwarded {
+    /// Begins to answer them, where this process has shards and others can reach it.
+    fn listen(self, node: &Node, stop: &CancellationToken) {
+        let Some(way) = node.forwarded() else { return };
+        let router = api::router(
+            self.state,
+            &self.settings,
+            Place::Tenants,
+            panics(node.tasks.clone()),
+        );
+        let (stop, of) = (stop.clone(), "of forwarded requests");
+        node.tasks.keep(Task::Http, of, move || {
+            let (way, cluster, router) = (Arc::clone(&way), self.cluster.clone(), router.clone());
+            api::serve_forwarded(way, cluster, router, self.settings.clone(), stop.clone())
+        });
+    }
+}
+
+fn bounds(settings: &api::Settings, cluster: &str) -> ForwardBounds {
+    ForwardBounds {
+        cluster: cluster.into(),
+        timeout: settings.forward_timeout.duration(),
+        bytes_max: settings.forward_bytes_max,
+        places: Arc::new(Semaphore::new(settings.forwards_max.min(Semaphore::MAX_PERMITS))),
+    }
+}
+
+/// Counts and tells panics of requests.
+fn panics(tasks: Tasks) -> api::OnPanic {
+    Arc::new(move |panic| {
+        tasks.panicked(Task::Http, "a request", panic);
+    })
+}
+
 async fn serve_http(listeners: Listeners, served: Served, tasks: Tasks, stop: CancellationToken) {
     let Served { state, settings, tls } = served;
     let door = Arc::clone(&state.door);
-    let on_panic: api::OnPanic = Arc::new(move |panic| {
-        tasks.panicked(Task::Http, "a request", panic);
-    });
+    let on_panic = panics(tasks);
     let serve = |listener, place| {
         let router = api::router(state.clone(), &settings, place, Arc::clone(&on_panic));
         api::serve(

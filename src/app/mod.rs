@@ -34,6 +34,7 @@ mod node;
 pub mod out;
 pub mod ownership;
 mod pages;
+mod pending;
 mod randomness;
 mod readiness;
 mod reload;

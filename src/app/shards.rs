@@ -20,7 +20,7 @@ use crate::kernel::ids::ClusterId;
 use crate::kernel::input::SourceStream;
 use crate::kernel::schedule;
 use crate::ports::broker::StreamState;
-use crate::shard::mailbox::{Mail, Notice, Released};
+use crate::shard::mailbox::{Mail, Notice, Relayed, Released};
 use crate::shard::{Settings, ShardHandle, ShardSpec, ShardState, ShardStatus, Standing};
 use crate::storage::{Reader, Store};
 
@@ -43,6 +43,8 @@ pub(super) struct Shown {
     pub mail: mpsc::Sender<Mail>,
     pub status: Arc<ShardStatus>,
     pub reader: Reader,
+    /// What was handed over.
+    pub relayed: Arc<Relayed>,
 }
 
 impl Shown {
@@ -52,6 +54,7 @@ impl Shown {
             mail: shard.mail.clone(),
             status: Arc::clone(&shard.status),
             reader: shard.reader.clone(),
+            relayed: Arc::clone(&shard.relayed),
         }
     }
 

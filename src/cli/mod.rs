@@ -22,6 +22,7 @@ pub mod manifest;
 pub mod node;
 pub mod output;
 pub mod pages;
+mod pending;
 pub mod profile;
 pub mod queries;
 pub mod reference;
@@ -122,6 +123,12 @@ enum Command {
     /// List effects, and check a worker written in any language.
     #[command(subcommand)]
     Effect(effect::EffectCommand),
+    /// List the timers of instances, also those that are overdue.
+    #[command(subcommand)]
+    Timer(pending::TimerCommand),
+    /// List the commands, facts and messages that were not sent yet, or have no result yet.
+    #[command(subcommand)]
+    Outbox(pending::OutboxCommand),
     /// List, pause and resume the schedules of a running cluster.
     #[command(subcommand)]
     Schedule(schedule::ScheduleCommand),
@@ -201,6 +208,8 @@ pub fn main_with(registry: Registry) -> ExitCode {
         Command::Job(command) => job::job(&command),
         Command::DeadLetter(command) => dead_letter::dead_letter(&command),
         Command::Effect(command) => effect::effect(command),
+        Command::Timer(command) => pending::timer(&command),
+        Command::Outbox(command) => pending::outbox(&command),
         Command::Schedule(command) => schedule::schedule(&command),
         Command::Breaker(command) => node::breaker(&command),
         Command::Drain(arguments) => node::drain(&arguments),

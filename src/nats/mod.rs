@@ -4,13 +4,14 @@
 //! queue ends with the connection that it began on, and its owner opens a new one.
 //!
 //! [`settings`] says how to connect, [`context`] reads contexts of the `nats` command, [`identity`] proves who we are, [`link`] keeps the connection, [`api`] asks the server, [`batch`] gathers what is
-//! published at the same time, [`buckets`] keeps entries; the rest is one file for each promise of the port.
+//! published at the same time, [`buckets`] keeps entries, [`forwarding`] carries requests between processes; the rest is one file for each promise of the port.
 
 mod api;
 mod batch;
 mod buckets;
 mod context;
 mod error;
+mod forwarding;
 mod identity;
 mod link;
 mod message;
@@ -44,6 +45,7 @@ use crate::ports::broker::{
     Broker, BrokerError, BucketSpec, DroppingLimit, Entry, KnownQueue, Publication, PublishAck, PublishError,
     PutError, Queue, QueueSpec, QueueState, Reader, ReaderSpec, StoredMessage, StreamSpec, StreamState,
 };
+use crate::ports::forwarding::Forwarding;
 use crate::ports::messenger::Messenger;
 
 use api::DirectError;
@@ -319,6 +321,10 @@ impl Broker for NatsBroker {
     }
 
     fn messenger(self: Arc<Self>) -> Option<Arc<dyn Messenger>> {
+        Some(self)
+    }
+
+    fn forwarding(self: Arc<Self>) -> Option<Arc<dyn Forwarding>> {
         Some(self)
     }
 }

@@ -237,8 +237,9 @@ async fn a_process_that_owns_nothing_takes_verbs_for_those_that_do() {
     )
     .await
     .is_problem(409, "SR0503");
-    // What would have to be read from a shard it cannot tell.
-    get(&asked, &killed).await.is_problem(503, "SR0504");
+    // What would have to be read from a shard the owner tells.
+    let view = get(&asked, &killed).await.json();
+    assert_eq!(view["phase"], "cancelled", "{view}");
     post(&asked, INSTANCES, json!({"key": "p-3", "input": []}).to_string())
         .await
         .is_problem(400, "SR0501");
@@ -340,6 +341,13 @@ async fn with_the_documented_permissions_a_tenant_starts_signals_and_cancels_and
     let cancel = json!({"request_id": "r-5", "control": "cancel", "reason": "no more"});
     store(&acme, &of("p-2"), &cancel).await.expect("stored");
     until(&owner, &paths[1], |view| view["phase"] == "cancelled").await;
+    // What it cannot answer itself the owner does, and what only the owner can do.
+    let list = "/v1/tenants/acme/instances?saga=patient";
+    let (theirs, ours) = (get(&owner, list).await.json(), get(&asked, list).await.json());
+    assert_eq!(ours["items"].as_array().map(Vec::len), Some(3), "{ours}");
+    assert_eq!(theirs, ours);
+    let letter = format!("{}/0-9/discard", letters("acme"));
+    post(&asked, &letter, "").await.is_problem(404, "SR0502");
     assert_eq!(violations(&server), [""; 0]);
 
     // Nothing that would speak for an operator, for another instance, tenant or worker gets into a stream.
@@ -348,6 +356,8 @@ async fn with_the_documented_permissions_a_tenant_starts_signals_and_cancels_and
     });
     for subject in [
         "runner.shop.control.acme.patient.p-3",
+        "runner.shop.query.all",
+        "runner.shop.answer.x",
         "tenant.globex.workflow.patient.p-3",
         "tenant.acme.effect_result.divide.00000000-0000-0000-0000-000000000007",
         "tenant.acme.workflow_event.patient.p-3",
@@ -361,7 +371,13 @@ async fn with_the_documented_permissions_a_tenant_starts_signals_and_cancels_and
         )
         .await;
     }
-    for subject in ["runner.shop.>", "tenant.globex.>", "_INBOX.>"] {
+    for subject in [
+        "runner.shop.>",
+        "runner.shop.query.all",
+        "runner.shop.answer.>",
+        "tenant.globex.>",
+        "_INBOX.>",
+    ] {
         let _refused = acme.subscribe(subject).await.expect("asked for");
         is_refused(
             &server,
@@ -370,10 +386,14 @@ async fn with_the_documented_permissions_a_tenant_starts_signals_and_cancels_and
         .await;
     }
     // An acknowledgement goes where the publisher says: that is no request of an operator either.
-    let signal = json!({"request_id": "r-7", "control": "signal", "name": "nothing"});
-    let reply = "runner.shop.control.acme.patient.p-3";
-    let sent = acme.publish_with_reply(of("p-3"), reply, signal.to_string().into());
-    sent.await.expect("sent");
+    for (request, reply) in [
+        ("r-7", "runner.shop.control.acme.patient.p-3"),
+        ("r-8", "runner.shop.query.all"),
+    ] {
+        let signal = json!({"request_id": request, "control": "signal", "name": "nothing"});
+        let sent = acme.publish_with_reply(of("p-3"), reply, signal.to_string().into());
+        sent.await.expect("sent");
+    }
     acme.flush().await.expect("flushed");
     // On its own subject it may say so, and it is refused there.
     store(&acme, &of("p-3"), &kill).await.expect("stored");

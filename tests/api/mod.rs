@@ -10,12 +10,14 @@ mod children;
 mod clients;
 mod conflicts;
 mod controls;
+mod forwarding;
 mod instances;
 mod jwt;
 mod letters;
 mod of_no_use;
 mod operators;
 mod outcomes;
+mod pending;
 #[cfg(feature = "wasm")]
 mod programs;
 mod questions;

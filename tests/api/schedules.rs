@@ -9,7 +9,7 @@ use crate::api::caller::{get, instance, post, runner, until};
 use crate::support::rig::Rig;
 
 /// It starts on the next 29 February and not during a test.
-const LEAP: &str = r#"
+pub(super) const LEAP: &str = r#"
 apiVersion: sagas/v1
 kind: Saga
 name: leap

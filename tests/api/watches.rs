@@ -11,13 +11,13 @@ use crate::support::nats_server::NatsServer;
 use crate::support::rig::Rig;
 
 /// The events of a stream, as far as they have come.
-struct Stream {
+pub(super) struct Stream {
     response: reqwest::Response,
     text: String,
 }
 
 impl Stream {
-    async fn open(rig: &Rig, path: &str, last: Option<&str>) -> Self {
+    pub async fn open(rig: &Rig, path: &str, last: Option<&str>) -> Self {
         let mut request = rig.client.get(rig.url(path));
         if let Some(last) = last {
             request = request.header("last-event-id", last);
@@ -32,7 +32,10 @@ impl Stream {
     }
 
     /// Reads until `wanted` is there, or the stream ends.
-    async fn until(&mut self, wanted: impl Fn(&[(Option<u64>, Value)]) -> bool) -> Vec<(Option<u64>, Value)> {
+    pub async fn until(
+        &mut self,
+        wanted: impl Fn(&[(Option<u64>, Value)]) -> bool,
+    ) -> Vec<(Option<u64>, Value)> {
         let read = async {
             while !wanted(&self.events()) {
                 match self.response.chunk().await {
@@ -58,7 +61,7 @@ impl Stream {
     }
 }
 
-fn inputs(events: &[(Option<u64>, Value)]) -> Vec<String> {
+pub(super) fn inputs(events: &[(Option<u64>, Value)]) -> Vec<String> {
     let named = events.iter().filter(|(id, _)| id.is_some());
     named
         .map(|(_, data)| data["input"].as_str().unwrap_or_default().to_owned())

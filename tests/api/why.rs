@@ -10,7 +10,7 @@ use crate::api::caller::{add_call, get, instance, letters, runner, send, service
 use crate::support::nats_server::NatsServer;
 use crate::support::rig::Rig;
 
-const PAY: &str = r#"
+pub(super) const PAY: &str = r#"
 apiVersion: sagas/v1
 kind: Saga
 name: pay
@@ -53,7 +53,7 @@ steps:
   approve: {wait: {signal: approve}}
 ";
 
-const RETRIES: &str = "retry: {attempts: 20, backoff: {initial: 1s, max: 10s}}\n";
+pub(super) const RETRIES: &str = "retry: {attempts: 20, backoff: {initial: 1s, max: 10s}}\n";
 
 fn add_sagas(rig: &Rig) {
     for (name, text) in [

@@ -495,6 +495,10 @@ const SPAWNERS: &[(&str, &str)] = &[
         "api/connections.rs",
         "ends with its connection, whose client sees it",
     ),
+    (
+        "api/forwarding/answer.rs",
+        "ends with its answer, which the process that asked waits for",
+    ),
     ("app/bench/raw.rs", "a measurement that waits for it"),
     (
         "app/running.rs",

@@ -157,6 +157,27 @@ impl Principal {
         }
     }
 
+    /// One that another process of the cluster has authenticated, with the role that it has for the tenant that it asks about,
+    /// or for what belongs to none.
+    pub fn vouched(name: Option<String>, role: Role, tenant: Option<TenantId>) -> Self {
+        let grants = match tenant {
+            Some(tenant) => Grants {
+                everywhere: None,
+                tenants: BTreeMap::from([(tenant, role)]),
+            },
+            None => Grants {
+                everywhere: Some(role),
+                tenants: BTreeMap::new(),
+            },
+        };
+        Self { name, grants }
+    }
+
+    /// The role for a tenant, or for what belongs to none.
+    pub fn role(&self, tenant: Option<&TenantId>) -> Option<Role> {
+        self.grants.role(tenant)
+    }
+
     /// Refuses what the principal may not do.
     pub fn check(&self, access: Access, tenant: Option<&TenantId>) -> Result<(), Problem> {
         let Access::Needs(needed) = access else {

@@ -1,8 +1,8 @@
 //! The rows of the table.
 
 use super::super::{
-    aliases, definitions, entrance, instances, jobs, openapi, operations, problem, queries, schedules,
-    search, verbs, watch,
+    aliases, definitions, entrance, instances, jobs, openapi, operations, pending, problem, queries,
+    schedules, search, verbs, watch,
 };
 use super::{Access, Endpoint, Place, Role, Rows};
 use crate::kernel::subject::Tenancy;
@@ -205,7 +205,8 @@ fn of_the_cluster() -> Vec<Endpoint> {
             "Migrate running instances to a version, or back from it",
             definitions::migrate,
         )
-        .knows(&["dry_run", "undo"]),
+        .knows(&["dry_run", "undo"])
+        .by_owner(),
         rows.get(
             "/migrations/{id}",
             VIEWER,
@@ -331,7 +332,8 @@ fn of_watches(tenancy: Tenancy) -> Vec<Endpoint> {
 fn of_jobs(tenancy: Tenancy) -> Vec<Endpoint> {
     let rows = tenant_rows(tenancy);
     vec![
-        rows.get("/jobs", VIEWER, "List jobs, newest first", jobs::list),
+        rows.get("/jobs", VIEWER, "List jobs, newest first", jobs::list)
+            .here(),
         rows.post(
             "/jobs",
             OPERATOR,
@@ -339,7 +341,8 @@ fn of_jobs(tenancy: Tenancy) -> Vec<Endpoint> {
             jobs::start,
         )
         .body(),
-        rows.get("/jobs/{id}", VIEWER, "Show a job and its progress", jobs::show),
+        rows.get("/jobs/{id}", VIEWER, "Show a job and its progress", jobs::show)
+            .here(),
         rows.post("/jobs/{id}/pause", OPERATOR, "Pause a job", jobs::pause)
             .body(),
         rows.post("/jobs/{id}/resume", OPERATOR, "Resume a paused job", jobs::resume)
@@ -412,6 +415,10 @@ fn of_tenants(tenancy: Tenancy) -> Vec<Endpoint> {
             "Show which instances have an alias",
             aliases::show,
         ),
+        rows.get("/timers", VIEWER, "List the timers of instances", pending::timers)
+            .knows(pending::TIMERS),
+        rows.get("/outbox", VIEWER, "List the outbox", pending::outbox)
+            .knows(pending::OUTBOX),
         rows.get("/schedules", VIEWER, "List the schedules", schedules::list),
         rows.get(
             "/sagas/{saga}/schedule",
@@ -424,13 +431,15 @@ fn of_tenants(tenancy: Tenancy) -> Vec<Endpoint> {
             OPERATOR,
             "Pause a schedule",
             schedules::pause,
-        ),
+        )
+        .by_owner(),
         rows.post(
             "/sagas/{saga}/schedule/resume",
             OPERATOR,
             "Resume a schedule",
             schedules::resume,
-        ),
+        )
+        .by_owner(),
         rows.get(
             "/dead-letters",
             VIEWER,
@@ -449,12 +458,14 @@ fn of_tenants(tenancy: Tenancy) -> Vec<Endpoint> {
             OPERATOR,
             "Process a dead letter again",
             instances::retry_dead_letter,
-        ),
+        )
+        .by_owner(),
         rows.post(
             "/dead-letters/{id}/discard",
             OPERATOR,
             "Give a dead letter up",
             instances::discard_dead_letter,
-        ),
+        )
+        .by_owner(),
     ]
 }

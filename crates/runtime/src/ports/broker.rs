@@ -18,6 +18,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 pub use saga_runner_partition::machine::source::{StreamIdentity, StreamState};
 
+use super::forwarding::Forwarding;
 use super::messenger::Messenger;
 use crate::kernel::ids::TimeMs;
 use bucket::no_buckets;
@@ -170,6 +171,11 @@ pub trait Broker: Send + Sync + 'static {
 
     /// Messages to others over the same connection; `None` where the broker is not a server that others use.
     fn messenger(self: Arc<Self>) -> Option<Arc<dyn Messenger>> {
+        None
+    }
+
+    /// The way to the other processes of the cluster; `None` where the broker has room for one process only.
+    fn forwarding(self: Arc<Self>) -> Option<Arc<dyn Forwarding>> {
         None
     }
 }

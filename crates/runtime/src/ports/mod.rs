@@ -4,6 +4,7 @@ pub mod broker;
 pub mod clock;
 pub mod control;
 pub mod dispatch;
+pub mod forwarding;
 pub mod gateway;
 pub mod held;
 pub mod messenger;

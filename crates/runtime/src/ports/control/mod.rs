@@ -8,6 +8,7 @@ mod instances;
 mod jobs;
 mod letters;
 mod node;
+mod pending;
 mod requests;
 mod schedules;
 mod search;
@@ -24,6 +25,7 @@ pub use node::{
     BreakerForce, BreakerView, Check, ConsumerInfo, DefinitionInfo, DrainStarted, Forced, Health, Info,
     LastReload, NodeControl, Readiness, ReloadError, Reloaded, SagaChange, Tenants,
 };
+pub use pending::{DueTimer, OutboxFilter, OutboxItem, PendingWork, TimerFilter};
 pub use requests::{
     Awaited, Happened, InstanceBrief, Patience, Reached, RequestOutcome, RequestState, Requested,
     StartRequest,
@@ -42,9 +44,9 @@ use serde::Serialize;
 use crate::kernel::ids::TimeMs;
 
 /// What is answered from the state of partitions.
-pub trait PartitionControl: Instances + DeadLetters + Versions + Schedules + Aliases {}
+pub trait PartitionControl: Instances + DeadLetters + Versions + Schedules + Aliases + PendingWork {}
 
-impl<T: Instances + DeadLetters + Versions + Schedules + Aliases> PartitionControl for T {}
+impl<T: Instances + DeadLetters + Versions + Schedules + Aliases + PendingWork> PartitionControl for T {}
 
 /// All that the API asks.
 pub trait Control: NodeControl + ShardControl + PartitionControl + Jobs {}

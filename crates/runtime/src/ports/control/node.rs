@@ -1,5 +1,7 @@
 //! What is asked of a process: whether it works, and how it ends.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -9,6 +11,7 @@ use crate::kernel::breaker::BreakerState;
 use crate::kernel::definition::Diagnostic;
 use crate::kernel::ids::TenantId;
 use crate::kernel::token::Callback;
+use crate::ports::forwarding::Forwarding;
 
 /// Questions to one process, whatever shards it has open.
 #[async_trait]
@@ -42,6 +45,9 @@ pub trait NodeControl: Send + Sync + 'static {
 
     /// Whom a callback token is for; `None` where this cluster did not make it.
     fn callback(&self, token: &str) -> Option<Callback>;
+
+    /// The way to the process that has the shards open; `None` where this one may have some, or no other process can.
+    fn forwarding(&self) -> Option<Arc<dyn Forwarding>>;
 
     /// The breakers of this process: each upstream, and the tenants for which it is not simply closed.
     fn breakers(&self) -> Vec<BreakerView>;

@@ -1,0 +1,183 @@
+//! The side of the process that has the shards.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::response::{IntoResponse as _, Response};
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt as _;
+use hyper::service::Service as _;
+use hyper_util::service::TowerToHyperService;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::{ANSWERED, AnswerHead, RequestHead, Vouched, joined, parted};
+use crate::api::auth::Principal;
+use crate::api::problem::Problem;
+use crate::api::{Settings, trace};
+use crate::ports::forwarding::{Forwarding, ForwardingError, Listener, Reply};
+
+/// How long it takes until listening is tried again.
+const LISTEN_AGAIN: Duration = Duration::from_secs(1);
+
+/// Answers the requests that other processes of the cluster forward, through the router of this one, until it is told to stop.
+pub async fn serve(
+    way: Arc<dyn Forwarding>,
+    cluster: String,
+    router: Router,
+    settings: Settings,
+    stop: CancellationToken,
+) {
+    let answering = Answering {
+        router,
+        places: Arc::new(Semaphore::new(settings.forwards_max.min(Semaphore::MAX_PERMITS))),
+        patience: settings.answer_timeout.duration(),
+    };
+    // What is under way ends with this.
+    let mut tasks = JoinSet::new();
+    let listening = async {
+        loop {
+            match way.listen(&cluster).await {
+                Ok(listener) => answering.listen(listener, &mut tasks).await,
+                Err(error) => tracing::debug!(%error, "cannot listen for forwarded requests; trying again"),
+            }
+            tokio::time::sleep(LISTEN_AGAIN).await;
+        }
+    };
+    tokio::select! {
+        () = listening => {}
+        () = stop.cancelled() => {}
+    }
+}
+
+struct Answering {
+    router: Router,
+    /// Of the requests that do not wait; the others have places of their own, as those over HTTP do.
+    places: Arc<Semaphore>,
+    /// How long a part may take to be read.
+    patience: Duration,
+}
+
+impl Answering {
+    async fn listen(&self, mut listener: Box<dyn Listener>, tasks: &mut JoinSet<()>) {
+        while let Some((message, reply)) = listener.request().await {
+            while tasks.try_join_next().is_some() {}
+            let (head, body) = match parted::<RequestHead>(&message) {
+                Ok(read) => read,
+                Err(why) => {
+                    let problem = Problem::invalid(format!("not a forwarded request: {why}"));
+                    self.refuse(trace::of(&HeaderMap::new()), problem, reply).await;
+                    continue;
+                }
+            };
+            let Ok(place) = self.place(&head) else {
+                let problem = Problem::unavailable(
+                    "the process that has the shards answers as many forwarded requests as its http.forwards_max says; retry later",
+                );
+                self.refuse(head.trace_id, problem, reply).await;
+                continue;
+            };
+            let (router, patience) = (self.router.clone(), self.patience);
+            tasks.spawn(async move {
+                let _place = place;
+                let trace = head.trace_id.clone();
+                let response = trace::within(trace, answered(router, head, body)).await;
+                sent(pass_on(response, reply, patience).await);
+            });
+        }
+    }
+
+    /// A place among the requests that are answered; none is needed for one that waits.
+    fn place(&self, head: &RequestHead) -> Result<Option<OwnedSemaphorePermit>, TryAcquireError> {
+        if head.waits {
+            return Ok(None);
+        }
+        Arc::clone(&self.places).try_acquire_owned().map(Some)
+    }
+
+    /// Sends a problem, which is one part, so that nobody is waited for.
+    async fn refuse(&self, trace: String, problem: Problem, reply: Box<dyn Reply>) {
+        let response = trace::within(trace, async { problem.into_response() }).await;
+        sent(pass_on(response, reply, self.patience).await);
+    }
+}
+
+/// An answer that nobody reads to its end is not news.
+fn sent(outcome: Result<(), ForwardingError>) {
+    if let Err(error) = outcome {
+        tracing::debug!(%error, "a forwarded request was not answered to the end");
+    }
+}
+
+/// The request as the router takes it.
+fn request(head: RequestHead, body: Bytes) -> Result<Request, Problem> {
+    let principal = Principal::vouched(head.principal, head.role, head.tenant);
+    let mut request = Request::builder()
+        .method(head.method.as_str())
+        .uri(head.target)
+        .header(header::HOST, "localhost")
+        .header(trace::TRACEPARENT, trace::parent(&head.trace_id))
+        .extension(Vouched(principal));
+    if !body.is_empty() {
+        request = request.header(header::CONTENT_TYPE, "application/json");
+    }
+    for (name, value) in head.headers {
+        request = request.header(name, value);
+    }
+    let unreadable = |error: axum::http::Error| Problem::invalid(format!("not a forwarded request: {error}"));
+    request.body(Body::from(body)).map_err(unreadable)
+}
+
+async fn answered(router: Router, head: RequestHead, body: Bytes) -> Response {
+    let request = match request(head, body) {
+        Ok(request) => request,
+        Err(problem) => return problem.into_response(),
+    };
+    match TowerToHyperService::new(router).call(request).await {
+        Ok(response) => response,
+        Err(never) => match never {},
+    }
+}
+
+/// Sends an answer in parts as large as the broker takes them, each part of a stream as it comes.
+async fn pass_on(
+    response: Response,
+    mut reply: Box<dyn Reply>,
+    patience: Duration,
+) -> Result<(), ForwardingError> {
+    let (parts, body) = response.into_parts();
+    let kept = |name: &HeaderName| {
+        let value = parts.headers.get(name).map(HeaderValue::to_str)?.ok()?;
+        Some((name.as_str().to_owned(), value.to_owned()))
+    };
+    let head = AnswerHead {
+        status: parts.status.as_u16(),
+        headers: ANSWERED.iter().filter_map(kept).collect(),
+    };
+    let is_stream = head
+        .headers
+        .iter()
+        .any(|(_, value)| value.starts_with("text/event-stream"));
+    let most = reply.part_bytes_max();
+    let mut part = BytesMut::from(&joined(&head, &[])[..]);
+    let mut body = body.into_data_stream();
+    loop {
+        // The head of a stream does not wait for its first event.
+        if is_stream && !part.is_empty() {
+            reply.send(part.split().freeze(), patience).await?;
+        }
+        let Some(chunk) = body.next().await else {
+            return reply.finish(part.freeze()).await;
+        };
+        let chunk = chunk.map_err(|error| ForwardingError::Unanswered(error.to_string()))?;
+        part.extend_from_slice(&chunk);
+        while part.len() > most {
+            reply.send(part.split_to(most).freeze(), patience).await?;
+        }
+    }
+}

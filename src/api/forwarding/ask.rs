@@ -1,0 +1,169 @@
+//! The side of the process that has no shards.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use bytes::{Bytes, BytesMut};
+use futures::stream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::{AnswerHead, RequestHead, joined, parted, waits};
+use crate::api::auth::Principal;
+use crate::api::endpoints::{Endpoint, Kind, Role};
+use crate::api::problem::Problem;
+use crate::api::{ApiState, BODY_BYTES_MAX, requests, trace, watch};
+use crate::kernel::ids::TenantId;
+use crate::ports::forwarding::{Answer, Forwarding};
+
+/// Headers that the answer depends on.
+const CARRIED: [HeaderName; 2] = [requests::IDEMPOTENCY_KEY, watch::LAST_EVENT_ID];
+
+/// A request that has passed the gate, and in whose name it is made.
+pub struct Asking<'r> {
+    pub endpoint: &'r Endpoint,
+    pub principal: &'r Principal,
+    pub tenant: Option<&'r TenantId>,
+    pub request: Request,
+}
+
+/// Has the process answer that has the shards.
+pub async fn ask(state: &ApiState, way: Arc<dyn Forwarding>, asking: Asking<'_>) -> Response {
+    match answered(state, &*way, asking).await {
+        Ok(response) => response,
+        Err(problem) => problem.into_response(),
+    }
+}
+
+async fn answered(state: &ApiState, way: &dyn Forwarding, asking: Asking<'_>) -> Result<Response, Problem> {
+    let is_stream = asking.endpoint.kind == Kind::Stream;
+    let waits = waits(asking.endpoint, &asking.request);
+    let place = place(state, asking.endpoint, waits)?;
+    let more = if waits { state.wait_max } else { Duration::ZERO };
+    let patience = state.forwarding.timeout + more;
+    let message = message(asking, is_stream || waits).await?;
+    let mut answer = way.forward(&state.forwarding.cluster, message).await?;
+    let first = answer.part(patience).await?;
+    let (head, begin) = parted::<AnswerHead>(&first.unwrap_or_default()).map_err(|why| unreadable(&why))?;
+    let status = StatusCode::from_u16(head.status).map_err(|error| unreadable(&error.to_string()))?;
+    let body = if is_stream && status.is_success() {
+        streamed(answer, begin, place, state.forwarding.timeout)
+    } else {
+        Body::from(whole(state, answer, begin).await?)
+    };
+    let mut response = (status, body).into_response();
+    *response.headers_mut() = headers(&head);
+    Ok(response)
+}
+
+fn unreadable(why: &str) -> Problem {
+    Problem::unanswered(format!(
+        "the answer of the process that has the shards cannot be read, it may have another version: {why}"
+    ))
+}
+
+/// A place among the requests that are forwarded, or among those that watch or wait.
+fn place(state: &ApiState, endpoint: &Endpoint, waits: bool) -> Result<OwnedSemaphorePermit, Problem> {
+    let (places, key) = if endpoint.kind == Kind::Stream {
+        (&state.streams, "http.streams_max")
+    } else if waits {
+        (&state.waits, "http.waits_max")
+    } else {
+        (&state.forwarding.places, "http.forwards_max")
+    };
+    let place = Arc::clone(places).try_acquire_owned();
+    place.map_err(|_| {
+        Problem::unavailable(format!(
+            "as many requests are forwarded as {key} says; retry later"
+        ))
+    })
+}
+
+/// The request as one message.
+async fn message(asking: Asking<'_>, waits: bool) -> Result<Bytes, Problem> {
+    let (parts, body) = asking.request.into_parts();
+    let body = axum::body::to_bytes(body, BODY_BYTES_MAX).await;
+    let body = body.map_err(|_| Problem::too_large("body is larger than 1 MiB, or broke off"))?;
+    let head = RequestHead {
+        method: parts.method.to_string(),
+        target: parts
+            .uri
+            .path_and_query()
+            .map_or("/", |target| target.as_str())
+            .to_owned(),
+        principal: asking.principal.name.clone(),
+        role: asking.principal.role(asking.tenant).unwrap_or(Role::Viewer),
+        tenant: asking.tenant.cloned(),
+        trace_id: trace::current().unwrap_or_default(),
+        waits,
+        headers: carried(&parts.headers),
+    };
+    Ok(joined(&head, &body))
+}
+
+fn carried(headers: &HeaderMap) -> Vec<(String, String)> {
+    let given = CARRIED.into_iter().filter_map(|name| {
+        let value = headers.get(&name)?.to_str().ok()?;
+        Some((name.as_str().to_owned(), value.to_owned()))
+    });
+    given.collect()
+}
+
+/// Those of the answer; a name that is none is left out.
+fn headers(head: &AnswerHead) -> HeaderMap {
+    let read = head.headers.iter().filter_map(|(name, value)| {
+        let name = HeaderName::try_from(name).ok()?;
+        Some((name, HeaderValue::try_from(value).ok()?))
+    });
+    read.collect()
+}
+
+/// All of an answer, which is not begun to be sent on before its end is here.
+async fn whole(state: &ApiState, mut answer: Box<dyn Answer>, begin: Bytes) -> Result<Bytes, Problem> {
+    let most = state.forwarding.bytes_max;
+    let mut body = BytesMut::from(begin);
+    loop {
+        if body.len() > most {
+            return Err(Problem::answer_too_large(format!(
+                "the answer is longer than {most} bytes (http.forward_bytes_max): ask for less at a time, or ask the process that has the shards"
+            )));
+        }
+        match answer.part(state.forwarding.timeout).await? {
+            Some(part) => body.extend_from_slice(&part),
+            None => return Ok(body.freeze()),
+        }
+    }
+}
+
+/// The events of an answer as they come. It ends where the other process ends it or is gone: a client comes back with the id of the
+/// last event that it has.
+fn streamed(answer: Box<dyn Answer>, begin: Bytes, place: OwnedSemaphorePermit, timeout: Duration) -> Body {
+    let parts = stream::unfold(
+        (answer, Some(begin), place),
+        move |(mut answer, begin, place)| async move {
+            let part = match begin {
+                Some(begin) => begin,
+                // The other process says now and then that the stream lives.
+                None => answer.part(watch::HEARTBEAT + timeout).await.ok()??,
+            };
+            Some((Ok::<_, std::convert::Infallible>(part), (answer, None, place)))
+        },
+    );
+    Body::from_stream(parts)
+}
+
+/// What the forwarding of requests may take.
+#[derive(Clone)]
+pub struct Bounds {
+    /// Name of the cluster.
+    pub cluster: Arc<str>,
+    /// Longest time until an answer begins, or goes on; that of a wait comes on top.
+    pub timeout: Duration,
+    /// Longest answer, in bytes.
+    pub bytes_max: usize,
+    /// Places of the requests that are forwarded.
+    pub places: Arc<Semaphore>,
+}
