@@ -68,6 +68,11 @@ fuzz: setup ## mutants of definitions through loader and kernel; MINUTES=10, SEE
 	HOSTILE_MINUTES=$(or $(MINUTES),10) HOSTILE_SEED=$(or $(SEED),$$(date +%s)000000) \
 		cargo test --locked --test language hostile -- --nocapture
 
+.PHONY: fuzz-api
+fuzz-api: setup ## requests made from the OpenAPI document, half of them wrong, to a running runner; MINUTES=10, SEED=n
+	API_MINUTES=$(or $(MINUTES),10) API_SEED=$(or $(SEED),$$(date +%s)000000) \
+		cargo test --locked --features planted --test runner -- --nocapture --exact api::generated::every_answer_to_generated_requests_is_documented
+
 .PHONY: crash
 crash: setup ## SIGKILLs of the runner under load on nats-server, every sixth time of the server as well; KILLS=1000
 	CRASH_KILLS=$(or $(KILLS),1000) NATS_SERVER=$${NATS_SERVER:-$$(scripts/nats-server.sh)} \

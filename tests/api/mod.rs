@@ -10,6 +10,7 @@ mod children;
 mod clients;
 mod conflicts;
 mod controls;
+mod generated;
 mod instances;
 mod letters;
 mod of_no_use;
