@@ -1,6 +1,7 @@
 //! What a compiler does not check: the layers, and that documents, schemas and error pages say what the code does.
 
 mod architecture;
+mod bad_inputs;
 mod cli;
 mod coming_from;
 mod decisions;
