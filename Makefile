@@ -56,6 +56,10 @@ cel-table: ## write the table of what cel-go gives for CEL's extensions; needs g
 test: setup ## everything that must pass, with the time that each part takes
 	@scripts/test.sh
 
+.PHONY: docs
+docs: ## build the documentation as a site, in target/site, and check its links; mdBook is installed if it is missing
+	@scripts/site.sh
+
 .PHONY: simulate
 simulate: setup ## the runner under seeded faults on virtual time; SEEDS=2000, FROM=1, MINUTES=n, LEDGER=1 (noted; optimised), SEED=n (one, with its trace; SHORTEN=1), PLANTED=all
 	$(if $(SEED),SEED=$(SEED)) $(if $(KEEP),KEEP=$(KEEP)) $(if $(SHORTEN),SHORTEN=$(SHORTEN)) $(if $(LEDGER),LEDGER=$(LEDGER)) \
