@@ -27,6 +27,10 @@ build: setup ## build the release binary, stripped; its debug information lies b
 	cargo build --release --locked
 	@scripts/strip.sh $(RUNNER)
 
+.PHONY: release
+release: build ## what is released: archive, debug information, SBOM and SHA256SUMS, in target/dist
+	@scripts/release.sh $(RUNNER)
+
 .PHONY: demo
 demo: setup ## drive real orders through the example sagas, with a build that is quick to make and slow to run; NATS=1 uses a real nats-server
 	cargo build --profile demo --locked

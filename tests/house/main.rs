@@ -18,6 +18,7 @@ mod map;
 mod metrics;
 mod names;
 mod openapi;
+mod packaging;
 mod parameters;
 mod planted;
 mod questions;
