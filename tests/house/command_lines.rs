@@ -39,7 +39,7 @@ fn words(line: &str) -> Vec<String> {
                 word.get_or_insert_default();
             }
             (None, ' ') => words.extend(word.take()),
-            (None, '|' | '>' | ';' | '&') | (None, '#') if word.is_none() => return words,
+            (None, '|' | '>' | ';' | '&' | '#') if word.is_none() => return words,
             (_, c) => word.get_or_insert_default().push(c),
         }
     }

@@ -514,7 +514,10 @@ fn encoded(text: &str) -> String {
         if plain(byte) {
             encoded.push(char::from(byte));
         } else {
-            encoded.push_str(&format!("%{byte:02X}"));
+            encoded.push('%');
+            for digit in [byte >> 4, byte & 15] {
+                encoded.push(char::from(b"0123456789ABCDEF"[usize::from(digit)]));
+            }
         }
         encoded
     })
