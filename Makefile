@@ -27,6 +27,10 @@ build: setup ## build the release binary, stripped; its debug information lies b
 	cargo build --release --locked
 	@scripts/strip.sh $(RUNNER)
 
+.PHONY: release
+release: build ## what is released: archive, debug information, SBOM and SHA256SUMS, in target/dist
+	@scripts/release.sh $(RUNNER)
+
 .PHONY: demo
 demo: setup ## drive real orders through the example sagas, with a build that is quick to make and slow to run; NATS=1 uses a real nats-server
 	cargo build --profile demo --locked
@@ -56,6 +60,10 @@ cel-table: ## write the table of what cel-go gives for CEL's extensions; needs g
 test: setup ## everything that must pass, with the time that each part takes
 	@scripts/test.sh
 
+.PHONY: docs
+docs: ## build the documentation as a site, in target/site, and check its links; mdBook is installed if it is missing
+	@scripts/site.sh
+
 .PHONY: simulate
 simulate: setup ## the runner under seeded faults on virtual time; SEEDS=2000, FROM=1, MINUTES=n, LEDGER=1 (noted; optimised), SEED=n (one, with its trace; SHORTEN=1), PLANTED=all
 	$(if $(SEED),SEED=$(SEED)) $(if $(KEEP),KEEP=$(KEEP)) $(if $(SHORTEN),SHORTEN=$(SHORTEN)) $(if $(LEDGER),LEDGER=$(LEDGER)) \
@@ -67,6 +75,11 @@ simulate: setup ## the runner under seeded faults on virtual time; SEEDS=2000, F
 fuzz: setup ## mutants of definitions through loader and kernel; MINUTES=10, SEED=n
 	HOSTILE_MINUTES=$(or $(MINUTES),10) HOSTILE_SEED=$(or $(SEED),$$(date +%s)000000) \
 		cargo test --locked --test language hostile -- --nocapture
+
+.PHONY: fuzz-api
+fuzz-api: setup ## requests made from the OpenAPI document, half of them wrong, to a running runner; MINUTES=10, SEED=n
+	API_MINUTES=$(or $(MINUTES),10) API_SEED=$(or $(SEED),$$(date +%s)000000) \
+		cargo test --locked --features planted --test runner -- --nocapture --exact api::generated::every_answer_to_generated_requests_is_documented
 
 .PHONY: crash
 crash: setup ## SIGKILLs of the runner under load on nats-server, every sixth time of the server as well; KILLS=1000

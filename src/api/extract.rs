@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use axum::extract::{FromRequestParts, Query};
+use axum::extract::{FromRequestParts, Path, Query};
 use axum::http::request::Parts;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -65,6 +65,21 @@ pub fn alias(names: &Names) -> Result<Alias, Problem> {
     Err(Problem::invalid(format!(
         "an alias has a name of letters, digits and '_', and a value of 1 to {VALUE_BYTES_MAX} bytes without control characters"
     )))
+}
+
+/// The shard of the path.
+#[derive(Debug, Clone, Copy)]
+pub struct Shard(pub u16);
+
+impl<S: Send + Sync> FromRequestParts<S> for Shard {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let found = Path::<u16>::from_request_parts(parts, state).await;
+        found
+            .map(|Path(shard)| Self(shard))
+            .map_err(|_| Problem::invalid("a shard is a whole number from 0 to 65535").of("path", "shard"))
+    }
 }
 
 /// The query parameters of a request, which the handler names. An unknown or repeated one is an error: a filter that is

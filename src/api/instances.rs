@@ -7,6 +7,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use super::ApiState;
 use super::auth;
@@ -430,10 +431,15 @@ pub(super) fn sized(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Proble
     })
 }
 
-pub(super) fn control_request<T: Default + serde::de::DeserializeOwned>(body: &Bytes) -> Result<T, Problem> {
+pub(super) fn control_request<T: Default + DeserializeOwned>(body: &Bytes) -> Result<T, Problem> {
     if body.is_empty() {
         return Ok(T::default());
     }
+    body_of(body)
+}
+
+/// Reads a body that must be there.
+pub(super) fn body_of<T: DeserializeOwned>(body: &Bytes) -> Result<T, Problem> {
     // A repeated key would be read as whichever comes last, and what is nested too deep would be a dead letter.
     let invalid = |message: String| Problem::invalid(format!("invalid body: {message}"));
     json::Json::parse(body, Limits::default().json_depth).map_err(|error| invalid(error.to_string()))?;

@@ -14,7 +14,7 @@ use serde_json::json;
 use super::ApiState;
 use super::auth;
 use super::extract::{self, Names};
-use super::instances::{control_request, sized};
+use super::instances::{body_of, control_request, sized};
 use super::problem::Problem;
 use super::search::FilterParameters;
 use crate::kernel::envelope::FoundAs;
@@ -55,9 +55,7 @@ pub async fn start(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
     let tenant = extract::tenant(state.tenancy, &names)?;
-    let body = sized(body)?;
-    let request: StartRequest =
-        serde_json::from_slice(&body).map_err(|error| Problem::invalid(format!("invalid body: {error}")))?;
+    let request: StartRequest = body_of(&sized(body)?)?;
     if request.rate == Some(0) {
         return Err(Problem::invalid("`rate` is a number of instances a second, from 1").of("body", "rate"));
     }

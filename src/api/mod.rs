@@ -5,6 +5,7 @@
 pub mod aliases;
 pub mod auth;
 mod connections;
+pub mod contract;
 mod definitions;
 pub mod endpoints;
 mod entrance;

@@ -1,10 +1,13 @@
-//! The OpenAPI document, made from the table of endpoints.
+//! The OpenAPI document, made from the table of endpoints and their contracts.
+
+use std::collections::BTreeMap;
 
 use axum::Json;
 use axum::extract::State;
 use serde_json::{Map, Value, json};
 
 use super::ApiState;
+use super::contract::{self, Contract, Sent};
 use super::endpoints::{self, Access, Endpoint, Kind, Place};
 use crate::kernel::subject::Tenancy;
 
@@ -33,23 +36,27 @@ pub fn document(tenancy: Tenancy) -> Value {
         "paths": paths,
         "components": {
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-            "schemas": {"Problem": problem()},
+            "schemas": schemas(),
         },
     })
 }
 
+/// The schemas of all bodies, by name.
+///
+/// # Panics
+/// Never: a test reads the same text.
+#[must_use]
+pub fn schemas() -> BTreeMap<String, Value> {
+    serde_json::from_str(include_str!("schemas.json")).expect("a map of schemas")
+}
+
 fn operation(endpoint: &Endpoint) -> Value {
+    let contract = contract::of(endpoint);
     let mut operation = json!({
         "operationId": operation_id(endpoint),
         "summary": endpoint.summary,
         "parameters": parameters(endpoint),
-        "responses": {
-            "2XX": {"description": "Done, or stored to be done"},
-            "default": {
-                "description": "A problem, with a stable code",
-                "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
-            },
-        },
+        "responses": responses(endpoint, contract.as_ref()),
         "x-role": endpoint.access.as_str(),
         "x-listener": match endpoint.place {
             Place::Tenants => "http.listen",
@@ -60,31 +67,73 @@ fn operation(endpoint: &Endpoint) -> Value {
     if let Access::Needs(_) = endpoint.access {
         operation["security"] = json!([{"token": []}]);
     }
-    if endpoint.has_body {
+    if let Some(schema) = contract.and_then(|contract| contract.reads) {
         operation["requestBody"] = json!({
             "required": false,
-            "content": {"application/json": {"schema": {"type": "object"}}},
-        });
-    }
-    if endpoint.kind == Kind::Stream {
-        operation["responses"]["200"] = json!({
-            "description": "Server-sent events: `entry` for each entry of the history, with its number as id, and `end` at last",
-            "content": {"text/event-stream": {"schema": {"type": "string"}}},
-        });
-    }
-    if endpoint.kind == Kind::File {
-        operation["responses"]["200"] = json!({
-            "description": "The file",
-            "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
-        });
-    }
-    if ["/live", "/ready", "/health"].contains(&endpoint.path.as_str()) {
-        operation["responses"]["503"] = json!({
-            "description": "It does not, and why",
-            "content": {"application/json": {"schema": {"type": "object"}}},
+            "content": {"application/json": {"schema": reference(schema)}},
         });
     }
     operation
+}
+
+/// By status what comes back. A status that no row names is that of something between runner and client, or of a fault of the
+/// runner (500).
+fn responses(endpoint: &Endpoint, contract: Option<&Contract>) -> Value {
+    let problem = |description: &str| {
+        json!({
+            "description": description,
+            "content": {"application/problem+json": {"schema": reference("Problem")}},
+        })
+    };
+    let mut responses = json!({"default": problem("A problem, with a stable code")});
+    let Some(contract) = contract else {
+        return responses;
+    };
+    for status in contract.problems(endpoint) {
+        responses[status.to_string()] = problem(meaning(status));
+    }
+    for (status, sent) in &contract.sends {
+        let response = &mut responses[status.to_string()];
+        let description = match status {
+            503 => "It does not, and why; or a problem",
+            _ if endpoint.kind == Kind::Stream => {
+                "Server-sent events: `entry` for each entry of the history, with its number as id, and `end` at last"
+            }
+            201 => "Started",
+            202 => "Stored to be done",
+            _ => "Done",
+        };
+        response["description"] = description.into();
+        match sent {
+            Sent::Nothing => {}
+            Sent::Json(schema) => {
+                response["content"]["application/json"] = json!({"schema": reference(schema)});
+            }
+            Sent::Text(kind) => response["content"][*kind] = json!({"schema": {"type": "string"}}),
+        }
+    }
+    responses
+}
+
+fn reference(schema: &str) -> Value {
+    json!({"$ref": format!("#/components/schemas/{schema}")})
+}
+
+/// What the status of a problem says.
+const fn meaning(status: u16) -> &'static str {
+    match status {
+        400 => "The request is wrong, and why",
+        401 => "A valid token is needed",
+        403 => "The role does not allow it, or the host name or the origin of the request is unknown",
+        404 => "There is no such thing",
+        409 => "It contradicts how things stand",
+        410 => "What it is for is over",
+        413 => "The body is larger than 1 MiB",
+        415 => "The body is not JSON by its content type",
+        422 => "The definitions have mistakes, which `errors` lists",
+        503 => "Not now; retry later",
+        _ => "A problem",
+    }
 }
 
 /// Unique, from method and path: `post_v1_tenants_tenant_events`.
@@ -139,22 +188,4 @@ fn parameters(endpoint: &Endpoint) -> Vec<Value> {
         }));
     }
     all
-}
-
-fn problem() -> Value {
-    json!({
-        "type": "object",
-        "description": "RFC 9457",
-        "required": ["type", "title", "status", "detail", "code", "trace_id", "errors"],
-        "properties": {
-            "type": {"type": "string", "format": "uri-reference", "description": "Where the runner explains the code"},
-            "title": {"type": "string"},
-            "status": {"type": "integer"},
-            "detail": {"type": "string"},
-            "code": {"type": "string", "pattern": "^SR[0-9]{4}$"},
-            "trace_id": {"type": "string", "pattern": "^[0-9a-f]{32}$"},
-            "errors": {"type": "array", "items": {"type": "object"}},
-            "outcome": {"type": "object", "description": "What became of a request to an instance, where it has changed nothing"},
-        },
-    })
 }

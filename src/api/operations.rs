@@ -10,7 +10,8 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::ApiState;
-use super::extract::{PageParameters, Parameters};
+use super::extract::{PageParameters, Parameters, Shard};
+use super::instances::{body_of, sized};
 use super::problem::Problem;
 use crate::kernel::ids::TenantId;
 use crate::kernel::subject::Tenancy;
@@ -93,9 +94,7 @@ pub async fn force_breaker(
     Path(upstream): Path<String>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
-    let body = super::instances::sized(body)?;
-    let request: ForceRequest =
-        serde_json::from_slice(&body).map_err(|error| Problem::invalid(format!("invalid body: {error}")))?;
+    let request: ForceRequest = body_of(&sized(body)?)?;
     let tenant = match (state.tenancy, request.tenant) {
         (Tenancy::Single, Some(_)) => {
             return Err(Problem::invalid("this runner runs without tenants"));
@@ -115,13 +114,13 @@ pub async fn shards(State(state): State<ApiState>) -> Result<Response, Problem> 
 }
 
 /// Opens a shard in this process.
-pub async fn open_shard(State(state): State<ApiState>, Path(shard): Path<u16>) -> Result<Response, Problem> {
+pub async fn open_shard(State(state): State<ApiState>, Shard(shard): Shard) -> Result<Response, Problem> {
     state.control.open_shard(shard).await?;
     Ok(Json(json!({"shard": shard, "open": true})).into_response())
 }
 
 /// Drains and closes a shard of this process.
-pub async fn close_shard(State(state): State<ApiState>, Path(shard): Path<u16>) -> Result<Response, Problem> {
+pub async fn close_shard(State(state): State<ApiState>, Shard(shard): Shard) -> Result<Response, Problem> {
     state.control.close_shard(shard).await?;
     Ok(Json(json!({"shard": shard, "open": false})).into_response())
 }
@@ -145,7 +144,7 @@ pub async fn backup_shard(
 /// Lets a shard go on behind messages that are gone.
 pub async fn accept_gap(
     state: State<ApiState>,
-    shard: Path<u16>,
+    shard: Shard,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
     accept(state, shard, body, AcceptVerb::Gap).await
@@ -154,7 +153,7 @@ pub async fn accept_gap(
 /// Lets a shard go on in a stream that is not the one that it has read.
 pub async fn rebind(
     state: State<ApiState>,
-    shard: Path<u16>,
+    shard: Shard,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
     accept(state, shard, body, AcceptVerb::Rebind).await
@@ -162,20 +161,18 @@ pub async fn rebind(
 
 async fn accept(
     State(state): State<ApiState>,
-    Path(shard): Path<u16>,
+    Shard(shard): Shard,
     body: Result<Bytes, BytesRejection>,
     verb: AcceptVerb,
 ) -> Result<Response, Problem> {
-    let body = super::instances::sized(body)?;
-    let request: AcceptRequest =
-        serde_json::from_slice(&body).map_err(|error| Problem::invalid(format!("invalid body: {error}")))?;
+    let request: AcceptRequest = body_of(&sized(body)?)?;
     Ok(Json(state.control.accept(shard, verb, request).await?).into_response())
 }
 
 /// What a shard holds back that goes on from an adopted state: `?after=<cursor>&limit=<1..500>`.
 pub async fn pending(
     State(state): State<ApiState>,
-    Path(shard): Path<u16>,
+    Shard(shard): Shard,
     Parameters(query): Parameters<PageParameters>,
 ) -> Result<Response, Problem> {
     let page = query.page()?;
@@ -185,7 +182,7 @@ pub async fn pending(
 /// Lets it go.
 pub async fn release(
     state: State<ApiState>,
-    shard: Path<u16>,
+    shard: Shard,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
     decide_held(state, shard, body, HeldVerb::Release).await
@@ -194,7 +191,7 @@ pub async fn release(
 /// Gives some of it up.
 pub async fn discard(
     state: State<ApiState>,
-    shard: Path<u16>,
+    shard: Shard,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
     decide_held(state, shard, body, HeldVerb::Discard).await
@@ -202,13 +199,11 @@ pub async fn discard(
 
 async fn decide_held(
     State(state): State<ApiState>,
-    Path(shard): Path<u16>,
+    Shard(shard): Shard,
     body: Result<Bytes, BytesRejection>,
     verb: HeldVerb,
 ) -> Result<Response, Problem> {
-    let body = super::instances::sized(body)?;
-    let request: HeldRequest =
-        serde_json::from_slice(&body).map_err(|error| Problem::invalid(format!("invalid body: {error}")))?;
+    let request: HeldRequest = body_of(&sized(body)?)?;
     Ok(Json(state.control.decide_held(shard, verb, request).await?).into_response())
 }
 

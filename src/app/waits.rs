@@ -3,6 +3,7 @@
 //! Whoever waits is woken by commits that have to do with the instance, and looks at it as it is then. What it has passed through
 //! within one commit is not seen; its end always is.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,29 +38,25 @@ impl Node {
     ) -> Result<Reached, ControlError> {
         let mut lookout = Lookout::new(self.shard(id).await?, id);
         let mut generation = generation;
-        let mut seen: Option<Reached> = None;
-        let reached = async {
-            loop {
-                let reader = lookout.shard.reader.clone();
-                let owned = id.clone();
-                let found = self.read_patiently(move || reader.generations(&owned)).await?;
-                let reached = self.look(id, &mut generation, awaited, found)?;
-                if reached.reached || reached.ended {
-                    return Ok(reached);
-                }
-                seen = Some(reached.clone());
-                if !lookout.look(self).await {
-                    return Ok(reached);
-                }
+        let mut time_is_up = pin!(tokio::time::sleep(time));
+        loop {
+            // Without a limit of its own: also whoever waits for no time is told how things stand.
+            let reader = lookout.shard.reader.clone();
+            let owned = id.clone();
+            let found = self.read_patiently(move || reader.generations(&owned)).await?;
+            let reached = self.look(id, &mut generation, awaited, found)?;
+            if reached.reached || reached.ended {
+                return Ok(reached);
             }
-        };
-        let reached = tokio::time::timeout(time, reached).await;
-        match (reached, seen) {
-            (Ok(reached), _) => reached,
-            (Err(_), Some(seen)) => Ok(seen),
-            (Err(_), None) => Err(ControlError::Unavailable(
-                "the instance could not be read in time".to_owned(),
-            )),
+            tokio::select! {
+                biased;
+                is_open = lookout.look(self) => {
+                    if !is_open {
+                        return Ok(reached);
+                    }
+                }
+                () = &mut time_is_up => return Ok(reached),
+            }
         }
     }
 

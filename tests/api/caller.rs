@@ -9,7 +9,7 @@ use wiremock::{Mock, MockServer, ResponseTemplate};
 use crate::support::rig::Rig;
 
 /// Divides 100 by what its events carry, so a zero cannot be applied.
-const RATIO: &str = r#"
+pub const RATIO: &str = r#"
 apiVersion: sagas/v1
 kind: Saga
 name: ratio

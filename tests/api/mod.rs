@@ -11,6 +11,7 @@ mod clients;
 mod conflicts;
 mod controls;
 mod forwarding;
+mod generated;
 mod instances;
 mod jwt;
 mod letters;

@@ -445,7 +445,7 @@ async fn a_drain_is_begun_once_and_lets_running_effects_finish() {
     .await;
 }
 
-async fn until_metric(rig: &Rig, line: &str) {
+pub async fn until_metric(rig: &Rig, line: &str) {
     for _ in 0..1_000 {
         if get(rig, "/metrics").await.text.lines().any(|found| found == line) {
             return;

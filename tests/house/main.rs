@@ -1,8 +1,10 @@
 //! What a compiler does not check: the layers, and that documents, schemas and error pages say what the code does.
 
 mod architecture;
+mod bad_inputs;
 mod cli;
 mod coming_from;
+mod command_lines;
 mod decisions;
 mod dependencies;
 mod deploy;
@@ -13,12 +15,15 @@ mod error_pages;
 mod glossary;
 mod index;
 mod map;
+mod metrics;
 mod names;
 mod openapi;
+mod packaging;
 mod parameters;
 mod planted;
 mod questions;
 mod reasons;
+mod site;
 mod sizes;
 mod sleeps;
 mod words;
