@@ -63,8 +63,6 @@ pub enum Kind {
     Request,
     /// The answer is a stream of events.
     Stream,
-    /// The answer is a file.
-    File,
 }
 
 /// One endpoint.
@@ -121,11 +119,6 @@ impl Endpoint {
 
     const fn stream(mut self) -> Self {
         self.kind = Kind::Stream;
-        self
-    }
-
-    const fn file(mut self) -> Self {
-        self.kind = Kind::File;
         self
     }
 

@@ -139,8 +139,7 @@ fn of_shards() -> Vec<Endpoint> {
             ADMIN,
             "Take a backup of a shard while it goes on",
             operations::backup_shard,
-        )
-        .file(),
+        ),
         rows.post(
             "/{shard}/accept-gap",
             ADMIN,
