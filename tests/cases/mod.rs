@@ -6,6 +6,7 @@ mod aliases;
 mod bounds;
 mod generations;
 mod jobs;
+mod log;
 mod rolling;
 
 use std::collections::BTreeSet;

@@ -421,6 +421,7 @@ impl ShardLoop {
             .with_label_values(&[self.index.to_string().as_str()])
             .set(found.outbox_rows as i64);
         self.show_blocked();
+        staged.story.tell(self.index);
         figures::count(&staged.counts, &self.metrics, now);
         if staged
             .counts

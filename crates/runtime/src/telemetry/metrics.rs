@@ -1,9 +1,9 @@
 //! Every series the runner exports. Labels come from closed sets; no ids.
 
-use prometheus::{
-    Encoder, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder,
-};
+use prometheus::{Encoder, HistogramVec, IntCounterVec, IntGaugeVec, Registry, TextEncoder};
 pub use prometheus::{Gauge, Histogram, IntCounter, IntGauge};
+
+use super::register::{SECONDS, counter, counters, fraction, gauge, gauges, histogram, histograms};
 
 /// Handles of all series, shared by reference.
 #[derive(Debug)]
@@ -14,6 +14,8 @@ pub struct Metrics {
     pub inputs: IntCounterVec,
     /// Messages read, by `stream`.
     pub messages_read: IntCounterVec,
+    /// Events that no saga reacts to.
+    pub events_unclaimed: IntCounter,
     /// Readers that were dropped and rebuilt, by `stream` and `reason`.
     pub readers_rebuilt: IntCounterVec,
     /// Messages between a shard's position and the end of the stream, by `stream`.
@@ -113,9 +115,6 @@ pub struct Metrics {
     pub shards_fenced: IntGaugeVec,
 }
 
-const SECONDS: [f64; 14] = [
-    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 30.0,
-];
 const LONG_SECONDS: [f64; 9] = [0.1, 0.5, 1.0, 5.0, 30.0, 60.0, 600.0, 3_600.0, 86_400.0];
 const COUNTS: [f64; 10] = [1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0];
 
@@ -138,6 +137,11 @@ impl Metrics {
                 &["kind", "outcome"],
             ),
             messages_read: counters(r, "messages_read_total", "Messages read, by stream.", &["stream"]),
+            events_unclaimed: counter(
+                r,
+                "events_unclaimed_total",
+                "Events of a type that no saga reacts to.",
+            ),
             readers_rebuilt: counters(
                 r,
                 "readers_rebuilt_total",
@@ -417,47 +421,6 @@ impl Default for Metrics {
     fn default() -> Self {
         Self::new()
     }
-}
-
-fn counters(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
-    register(registry, IntCounterVec::new(Opts::new(name, help), labels))
-}
-
-fn counter(registry: &Registry, name: &str, help: &str) -> IntCounter {
-    register(registry, IntCounter::new(name, help))
-}
-
-fn gauges(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
-    register(registry, IntGaugeVec::new(Opts::new(name, help), labels))
-}
-
-fn gauge(registry: &Registry, name: &str, help: &str) -> IntGauge {
-    register(registry, IntGauge::new(name, help))
-}
-
-fn fraction(registry: &Registry, name: &str, help: &str) -> Gauge {
-    register(registry, Gauge::new(name, help))
-}
-
-fn histogram(registry: &Registry, name: &str, help: &str, buckets: &[f64]) -> Histogram {
-    let options = HistogramOpts::new(name, help).buckets(buckets.to_vec());
-    register(registry, Histogram::with_opts(options))
-}
-
-fn histograms(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> HistogramVec {
-    let options = HistogramOpts::new(name, help).buckets(SECONDS.to_vec());
-    register(registry, HistogramVec::new(options, labels))
-}
-
-fn register<C>(registry: &Registry, collector: prometheus::Result<C>) -> C
-where
-    C: prometheus::core::Collector + Clone + 'static,
-{
-    let collector = collector.expect("names and labels are constants");
-    registry
-        .register(Box::new(collector.clone()))
-        .expect("each name is registered once");
-    collector
 }
 
 impl Metrics {

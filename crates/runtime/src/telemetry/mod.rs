@@ -1,5 +1,6 @@
-//! The only place that names `prometheus`.
+//! Figures for the operator; the only place that names `prometheus`.
 
 pub mod metrics;
+mod register;
 
 pub use metrics::{CONTROL_REFUSALS, Metrics};

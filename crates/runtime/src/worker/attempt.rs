@@ -15,8 +15,12 @@ use crate::kernel::breaker::CallEnd;
 use crate::kernel::definition::EffectDefinition;
 use crate::kernel::envelope::{EffectCommand, EffectProgress};
 use crate::kernel::ids::{CommandId, TenantId, TimeMs};
+use crate::kernel::trace;
 use crate::ports::broker::Message;
 use crate::ports::dispatch::Intent;
+
+/// The target of all lines about one instance, as those of its transitions have it.
+const TARGET: &str = "saga_runner::instance";
 
 /// Shortest pause before another attempt, in milliseconds.
 const PAUSE_MS_MIN: u64 = 50;
@@ -226,6 +230,21 @@ impl Executor {
             .effect_calls
             .with_label_values(&[self.definition.name.as_str(), class])
             .inc();
+        let (command, meta) = (call.command, &call.command.metadata);
+        tracing::debug!(
+            target: TARGET,
+            tenant = command.tenant_id.as_str(),
+            saga = meta.saga.as_str(),
+            key = meta.key.as_str(),
+            effect = %self.definition.name,
+            command = %command.command_id,
+            path = meta.path,
+            upstream = self.upstream.as_deref(),
+            class,
+            took_seconds = took.as_secs_f64(),
+            trace_id = trace_id(command),
+            "upstream was called"
+        );
         outcome
     }
 
@@ -271,12 +290,61 @@ impl Executor {
             command = %command.command_id,
             path = command.metadata.path,
             class = &*failure.class,
+            error = failure.message,
             calls = progress.calls,
             outcome_known = !progress.outcome_unknown,
             exhausted,
+            trace_id = trace_id(command),
             "effect has failed"
         );
     }
+
+    /// Logs that a call has failed and another one follows `pause` later.
+    pub(super) fn log_retry(
+        &self,
+        command: &EffectCommand<'_>,
+        progress: &EffectProgress,
+        pause: Duration,
+        failure: &CallFailure,
+    ) {
+        tracing::info!(
+            target: TARGET,
+            tenant = command.tenant_id.as_str(),
+            saga = command.metadata.saga.as_str(),
+            key = command.metadata.key.as_str(),
+            effect = %self.definition.name,
+            command = %command.command_id,
+            path = command.metadata.path,
+            class = &*failure.class,
+            error = failure.message,
+            calls = progress.calls,
+            outcome_known = !progress.outcome_unknown,
+            retry_in_seconds = pause.as_secs_f64(),
+            trace_id = trace_id(command),
+            "call of an effect has failed, another one follows"
+        );
+    }
+
+    /// Logs that a command gets an answer without a call.
+    pub(super) fn log_uncalled(&self, command: &EffectCommand<'_>, reason: &str) {
+        tracing::warn!(
+            target: TARGET,
+            tenant = command.tenant_id.as_str(),
+            saga = command.metadata.saga.as_str(),
+            key = command.metadata.key.as_str(),
+            effect = %self.definition.name,
+            command = %command.command_id,
+            path = command.metadata.path,
+            reason,
+            trace_id = trace_id(command),
+            "effect is not called"
+        );
+    }
+}
+
+/// The trace of a command, where it has one.
+fn trace_id<'c>(command: &'c EffectCommand<'_>) -> Option<&'c str> {
+    command.metadata.traceparent.as_deref().and_then(trace::trace_id)
 }
 
 /// Whether another call may follow one that has failed in this way, under the same idempotency key.
