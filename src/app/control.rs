@@ -17,6 +17,7 @@ use crate::kernel::ids::{InstanceId, TenantId, shard_of};
 use crate::kernel::input::SourceStream;
 use crate::kernel::subject::Subject;
 use crate::kernel::token::Callback;
+use crate::kernel::trace;
 use crate::ports::broker::{Expect, Message, Publication, PublishError};
 use crate::ports::control::{
     BreakerForce, BreakerView, ControlError, DefinitionInfo, DrainStarted, Forced, Health, Info, NodeControl,
@@ -118,7 +119,12 @@ impl NodeControl for Node {
         Self::reload(self).await
     }
 
-    async fn publish_event(&self, tenant: &TenantId, event: Bytes) -> Result<Published, ControlError> {
+    async fn publish_event(
+        &self,
+        tenant: &TenantId,
+        event: Bytes,
+        traceparent: Option<String>,
+    ) -> Result<Published, ControlError> {
         let envelope: AggregateEvent<'_> = serde_json::from_slice(&event)
             .map_err(|error| ControlError::Invalid(format!("the body is not an event: {error}")))?;
         if envelope.tenant_id != tenant.as_str() {
@@ -140,7 +146,7 @@ impl NodeControl for Node {
         let publication = Publication {
             stream: streams::name(&self.manifest, SourceStream::AggregateEvents).to_owned(),
             subject: subject.render(),
-            headers: Vec::new(),
+            headers: traced(traceparent),
             payload: event.clone(),
             expect: Expect::MessageId(message_id),
         };
@@ -289,4 +295,10 @@ pub(super) async fn blocking<T: Send + 'static>(
             "the read was aborted: {error}"
         ))),
     }
+}
+
+/// The headers of a message that belongs to a trace.
+pub(super) fn traced(traceparent: Option<String>) -> Vec<(String, String)> {
+    let header = traceparent.map(|text| (trace::HEADER.to_owned(), text));
+    header.into_iter().collect()
 }

@@ -24,7 +24,11 @@ pub enum LogFormat {
 pub fn start(format: LogFormat, level: &str) -> Result<(), String> {
     // The storage engine tells of every file that it opens; who wants to know says so. At their lowest levels the clients of
     // NATS and of HTTP tell the bytes that they send and get, secrets among them: nobody may ask for those.
-    let audit = if names_only_targets(level) { "audit=info," } else { "" };
+    let audit = if names_only_targets(level) {
+        "audit=info,"
+    } else {
+        ""
+    };
     let filter = EnvFilter::try_new(format!(
         "libmdbx=warn,{audit}{level},async_nats=info,ureq_proto=warn"
     ))

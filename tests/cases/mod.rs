@@ -8,6 +8,7 @@ mod generations;
 mod jobs;
 mod log;
 mod rolling;
+mod traces;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

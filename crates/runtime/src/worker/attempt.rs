@@ -347,6 +347,21 @@ fn trace_id<'c>(command: &'c EffectCommand<'_>) -> Option<&'c str> {
     command.metadata.traceparent.as_deref().and_then(trace::trace_id)
 }
 
+/// What the upstream is told of the trace: the command's, or one that all its attempts share, and a span of this call, which comes after
+/// `calls` others. It is derived, so no source of randomness is needed; the turn tells apart what two workers call that know nothing of
+/// each other.
+pub fn traceparent(command: &EffectCommand<'_>, calls: u32, turn: Turn<'_>) -> String {
+    let (_, bits) = command.command_id.0.as_u64_pair();
+    let call = u64::from(calls)
+        .wrapping_add(1)
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let span = scattered(u64::MAX, bits ^ call ^ turn.seed.rotate_left(17));
+    let known = command.metadata.traceparent.as_deref();
+    known
+        .and_then(|known| trace::with_span(known, span))
+        .unwrap_or_else(|| format!("00-{}-{:016x}-01", command.command_id.0.simple(), span.max(1)))
+}
+
 /// Whether another call may follow one that has failed in this way, under the same idempotency key.
 fn may_repeat(definition: &EffectDefinition, certainty: Certainty) -> bool {
     match certainty {
