@@ -18,6 +18,7 @@ use crate::kernel::input::SourceStream;
 use crate::kernel::subject::Subject;
 use crate::kernel::token::Callback;
 use crate::kernel::trace;
+use crate::mdbx;
 use crate::ports::broker::{Expect, Message, Publication, PublishError};
 use crate::ports::control::{
     BreakerForce, BreakerView, ControlError, DefinitionInfo, DrainStarted, Forced, Health, Info, NodeControl,
@@ -104,6 +105,7 @@ impl NodeControl for Node {
             #[allow(clippy::cast_precision_loss, reason = "far from 2^52")]
             self.metrics.clock_ahead_seconds.set(ahead_ms as f64 / 1_000.0);
         }
+        self.show_storage();
         self.metrics.render()
     }
 
@@ -238,6 +240,24 @@ impl Node {
                 defect.map_or(Ok(()), |defect| Err(ControlError::Invalid(defect.to_string())))
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Tells how large the files of the open shards are.
+    fn show_storage(&self) {
+        let bytes = |size: u64| i64::try_from(size).unwrap_or(i64::MAX);
+        let metrics = &self.metrics;
+        metrics
+            .storage_limit_bytes
+            .set(bytes(self.manifest.storage.max_bytes));
+        let open = self.running().map(|running| running.shards.all());
+        for shard in open.into_iter().flatten() {
+            if let Some(size) = mdbx::size(&shards::dir(&self.manifest, shard.index)) {
+                let gauge = metrics
+                    .storage_bytes
+                    .with_label_values(&[&shard.index.to_string()]);
+                gauge.set(bytes(size));
+            }
         }
     }
 

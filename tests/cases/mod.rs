@@ -4,6 +4,7 @@
 
 mod aliases;
 mod bounds;
+mod figures;
 mod generations;
 mod jobs;
 mod log;

@@ -194,7 +194,14 @@ impl ShardLoop {
         gauge.set(i64::try_from(timers).unwrap_or(i64::MAX));
     }
 
+    pub fn show_full(&self, is_full: bool) {
+        let shard = self.index.to_string();
+        let gauge = self.metrics.storage_full.with_label_values(&[&shard]);
+        gauge.set(i64::from(is_full));
+    }
+
     fn storage_full(&self, message: String) {
+        self.show_full(true);
         if self.status.state() == ShardState::Running {
             tracing::error!(
                 shard = self.index,
@@ -398,6 +405,7 @@ impl ShardLoop {
         }
         if self.status.state() != ShardState::Running {
             tracing::info!(shard = self.index, "there is room again");
+            self.show_full(false);
             self.status.set_state(ShardState::Running);
         }
         let figures = Figures {
@@ -422,6 +430,7 @@ impl ShardLoop {
             .set(found.outbox_rows as i64);
         self.show_blocked();
         staged.story.tell(self.index);
+        figures::count_tenants(&staged.counts, &self.metrics, self.settings.metric_tenants);
         figures::count(&staged.counts, &self.metrics, now);
         if staged
             .counts

@@ -92,6 +92,28 @@ pub enum Task {
 }
 
 impl Task {
+    const ALL: [Self; 19] = [
+        Self::Shard,
+        Self::Relay,
+        Self::Retention,
+        Self::Reader,
+        Self::PrivateReader,
+        Self::Notices,
+        Self::Consumer,
+        Self::Cancellations,
+        Self::Command,
+        Self::Call,
+        Self::Secrets,
+        Self::Consumers,
+        Self::Cluster,
+        Self::Clock,
+        Self::Reload,
+        Self::Migration,
+        Self::Jobs,
+        Self::Ownership,
+        Self::Http,
+    ];
+
     /// The label in metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -183,6 +205,9 @@ impl Tasks {
     }
 
     fn running(threads: Threads, metrics: &Arc<Metrics>, clock: &Arc<dyn Clock>) -> Self {
+        for task in Task::ALL {
+            metrics.task_panics.with_label_values(&[task.as_str()]);
+        }
         Self(Arc::new(Inner {
             metrics: Arc::clone(metrics),
             troubles: Mutex::default(),

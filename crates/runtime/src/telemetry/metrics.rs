@@ -1,5 +1,8 @@
 //! Every series the runner exports. Labels come from closed sets; no ids.
 
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+
 use prometheus::{Encoder, HistogramVec, IntCounterVec, IntGaugeVec, Registry, TextEncoder};
 pub use prometheus::{Gauge, Histogram, IntCounter, IntGauge};
 
@@ -9,9 +12,15 @@ use super::register::{SECONDS, counter, counters, fraction, gauge, gauges, histo
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
+    /// The tenants that have a label of their own.
+    pub(super) tenants: Mutex<BTreeSet<String>>,
+    /// 1, with the `version` of the program.
+    pub build_info: IntGaugeVec,
     /// Inputs by `kind` (event, result, timer, control) and `outcome` (applied, deferred, waiting, dead, or the
     /// reason why it was ignored).
     pub inputs: IntCounterVec,
+    /// Inputs by `tenant`, counted by [`Metrics::tenant_inputs`].
+    pub(super) inputs_of_tenants: IntCounterVec,
     /// Messages read, by `stream`.
     pub messages_read: IntCounterVec,
     /// Events that no saga reacts to.
@@ -69,6 +78,8 @@ pub struct Metrics {
     pub schedule_lateness_seconds: Histogram,
     /// Dead letters written, by `reason`.
     pub dead_letters: IntCounterVec,
+    /// Dead letters that nobody has decided about, by `shard`.
+    pub dead_letters_present: IntGaugeVec,
     /// Dead letters deleted because the shard had reached `storage.keep_dead_letters`.
     pub dead_letters_evicted: IntCounter,
     /// Results by `effect` and `result` (succeeded, failed, timed_out, known).
@@ -109,6 +120,18 @@ pub struct Metrics {
     pub definition_reloads: IntCounterVec,
     /// Tasks and threads that panicked, by `task`.
     pub task_panics: IntCounterVec,
+    /// Size of the file in which a shard stores its state, by `shard`.
+    pub storage_bytes: IntGaugeVec,
+    /// Largest size that the file of a shard may have.
+    pub storage_limit_bytes: IntGauge,
+    /// 1 for each shard that found no room to store something and takes no input until it does, else 0, by `shard`.
+    pub storage_full: IntGaugeVec,
+    /// Jobs that this process carries on.
+    pub jobs_running: IntGauge,
+    /// Jobs that ended, by `outcome` (completed, stopped, failed).
+    pub jobs_ended: IntCounterVec,
+    /// Instances that a job has handled, by `verb` and `outcome` (applied, ignored, failed).
+    pub job_instances: IntCounterVec,
     /// 1 for each halted shard, by `shard` and `reason`.
     pub shards_halted: IntGaugeVec,
     /// 1 for each shard that is fenced and sends nothing, by `shard` and `reason` (unrenewed, taken, held).
@@ -130,11 +153,23 @@ impl Metrics {
             .expect("the prefix is a legal metric name");
         let r = &registry;
         let metrics = Self {
+            build_info: gauges(
+                r,
+                "build_info",
+                "1, with the version of the program.",
+                &["version"],
+            ),
             inputs: counters(
                 r,
                 "inputs_total",
                 "Inputs, by kind and outcome.",
                 &["kind", "outcome"],
+            ),
+            inputs_of_tenants: counters(
+                r,
+                "tenant_inputs_total",
+                "Inputs, by tenant; those beyond shard.metric_tenants are together other.",
+                &["tenant"],
             ),
             messages_read: counters(r, "messages_read_total", "Messages read, by stream.", &["stream"]),
             events_unclaimed: counter(
@@ -270,6 +305,12 @@ impl Metrics {
                 "Dead letters written, by reason.",
                 &["reason"],
             ),
+            dead_letters_present: gauges(
+                r,
+                "dead_letters_present",
+                "Dead letters that nobody has decided about.",
+                &["shard"],
+            ),
             dead_letters_evicted: counter(
                 r,
                 "dead_letters_evicted_total",
@@ -383,6 +424,36 @@ impl Metrics {
                 "Tasks and threads that panicked.",
                 &["task"],
             ),
+            storage_bytes: gauges(
+                r,
+                "storage_bytes",
+                "Size of the file in which a shard stores its state.",
+                &["shard"],
+            ),
+            storage_limit_bytes: gauge(
+                r,
+                "storage_limit_bytes",
+                "Largest size that the file of a shard may have (storage.max_bytes).",
+            ),
+            storage_full: gauges(
+                r,
+                "storage_full",
+                "1 for each shard that finds no room to store inputs and takes none until there is some, else 0.",
+                &["shard"],
+            ),
+            jobs_running: gauge(r, "jobs_running", "Jobs that this process carries on."),
+            jobs_ended: counters(
+                r,
+                "jobs_ended_total",
+                "Jobs that ended, by outcome.",
+                &["outcome"],
+            ),
+            job_instances: counters(
+                r,
+                "job_instances_total",
+                "Instances that jobs have handled, by verb and outcome.",
+                &["verb", "outcome"],
+            ),
             shards_halted: gauges(
                 r,
                 "shards_halted",
@@ -395,12 +466,10 @@ impl Metrics {
                 "1 for each shard that is fenced and sends nothing, by reason.",
                 &["shard", "reason"],
             ),
+            tenants: Mutex::default(),
             registry,
         };
-        for reason in CONTROL_REFUSALS {
-            // There from the start, so that an alert sees the first one.
-            metrics.controls_refused.with_label_values(&[reason]);
-        }
+        metrics.begin();
         metrics
     }
 
@@ -423,36 +492,29 @@ impl Default for Metrics {
     }
 }
 
-impl Metrics {
-    /// The shard is open in this process.
-    pub fn shard_opened(&self, shard: u16) {
-        self.shards_open.with_label_values(&[&shard.to_string()]).set(1);
-    }
-
-    /// The shard is closed: drops its gauges, and the reason why it was `halted`.
-    pub fn shard_closed(&self, shard: u16, halted: Option<&str>) {
-        let shard = shard.to_string();
-        self.shards_open.with_label_values(&[&shard]).set(0);
-        for gauges in [
-            &self.outbox_rows,
-            &self.instances_blocked,
-            &self.shards_catching_up,
-            &self.timers_overdue,
-            &self.outbox_oldest_seconds,
-            &self.outbox_refused,
-        ] {
-            // An error means that the gauge was never set.
-            drop(gauges.remove_label_values(&[&shard]));
-        }
-        if let Some(reason) = halted {
-            drop(self.shards_halted.remove_label_values(&[&shard, reason]));
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_alerts_look_for_is_there_before_it_happens() {
+        let metrics = Metrics::new();
+        metrics.saga_activated("order");
+        let text = metrics.render();
+        for line in [
+            format!(
+                "saga_runner_build_info{{version=\"{}\"}} 1",
+                env!("CARGO_PKG_VERSION")
+            ),
+            "saga_runner_jobs_ended_total{outcome=\"failed\"} 0".to_owned(),
+            "saga_runner_definition_reloads_total{outcome=\"refused\"} 0".to_owned(),
+            "saga_runner_messages_relayed_total{destination=\"effect\",outcome=\"refused\"} 0".to_owned(),
+            "saga_runner_steps_stuck_total{saga=\"order\",what=\"compensation\"} 0".to_owned(),
+            "saga_runner_instances_ended_total{phase=\"failed\",saga=\"order\"} 0".to_owned(),
+        ] {
+            assert!(text.contains(&line), "{line}\n{text}");
+        }
+    }
 
     #[test]
     fn series_carry_the_prefix() {

@@ -58,6 +58,19 @@ pub enum Reason {
 }
 
 impl Reason {
+    pub const ALL: [Self; 10] = [
+        Self::Retry,
+        Self::AnotherWorker,
+        Self::NotDue,
+        Self::Breaker,
+        Self::TenantBusy,
+        Self::Busy,
+        Self::TenantRate,
+        Self::Drain,
+        Self::Broker,
+        Self::Lost,
+    ];
+
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Retry => "retry",
