@@ -36,6 +36,11 @@ impl RequestTrace {
         Self { caller, traceparent }
     }
 
+    /// The span of the caller.
+    pub fn caller_span(&self) -> Option<&str> {
+        self.caller.as_deref().and_then(trace::span_id)
+    }
+
     /// 32 hexadecimal digits.
     pub fn id(&self) -> &str {
         trace::trace_id(&self.traceparent).unwrap_or_default()
@@ -50,6 +55,11 @@ pub async fn within<F: Future>(trace: RequestTrace, answering: F) -> F::Output {
 /// The id of the trace of the request that is being answered; none outside of one.
 pub fn current() -> Option<String> {
     TRACE.try_with(|trace| trace.id().to_owned()).ok()
+}
+
+/// The trace of the request that is being answered; none outside of one.
+pub fn of_request() -> Option<RequestTrace> {
+    TRACE.try_with(Clone::clone).ok()
 }
 
 /// What the request that is being answered hands on; none outside of one.

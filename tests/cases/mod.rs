@@ -9,6 +9,7 @@ mod generations;
 mod jobs;
 mod log;
 mod rolling;
+mod spans;
 mod traces;
 
 use std::collections::BTreeSet;

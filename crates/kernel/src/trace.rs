@@ -29,8 +29,11 @@ pub fn of_life(cluster: ClusterId, instance: &InstanceId, start: &str) -> String
         hasher.update(part.as_bytes());
     }
     let digest = hasher.finalize().to_hex();
-    let (trace, span) = (&digest[..32], &digest[32..48]);
-    format!("00-{trace}-{span}-01")
+    let mut text = String::with_capacity(KNOWN + 3);
+    for part in ["00-", &digest[..32], "-", &digest[32..48], "-01"] {
+        text.push_str(part);
+    }
+    text
 }
 
 /// The same trace with another span as the parent: `span` is what causes what comes next.
@@ -85,6 +88,12 @@ pub fn is_traceparent(text: &str) -> bool {
         && [trace, parent, flags].into_iter().all(lower_hex)
         && trace.bytes().any(|byte| byte != b'0')
         && parent.bytes().any(|byte| byte != b'0')
+}
+
+/// The span id of a `traceparent`, `None` where it is malformed.
+#[must_use]
+pub fn span_id(traceparent: &str) -> Option<&str> {
+    is_traceparent(traceparent).then(|| &traceparent[36..52])
 }
 
 /// The trace id of a `traceparent`, `None` where it is malformed.
@@ -151,5 +160,5 @@ mod tests {
         assert_eq!(with_span("nothing", 1), None);
     }
 
-    const FROZEN: &str = "";
+    const FROZEN: &str = "00-a4fa9f2cb32e9c8da716f0275fbab392-85437ba688983faa-01";
 }

@@ -5,7 +5,7 @@
 
 use saga_runner_kernel::definition::DefinitionSet;
 use saga_runner_kernel::ids::{InstanceId, TenantId};
-use saga_runner_kernel::input::{Input, SourceStream};
+use saga_runner_kernel::input::{Control, Input, InputBody, SourceStream};
 use saga_runner_kernel::patch::{Note, Outcome, Patch};
 use saga_runner_kernel::record::{Phase, Record};
 use saga_runner_kernel::trace;
@@ -49,31 +49,41 @@ struct UnreadableLine {
 
 /// An input, and what it did to its instance.
 #[derive(Debug)]
-struct Decided {
-    instance: InstanceId,
+pub struct Decided {
+    pub instance: InstanceId,
     /// What the input is, as the history calls it.
-    input: String,
-    input_id: String,
-    outcome: &'static str,
-    after: Option<After>,
+    pub input: String,
+    pub input_id: String,
+    pub outcome: &'static str,
+    pub after: Option<After>,
     /// Phase and state of the machine before; none where the input began the instance.
-    from: Option<String>,
+    pub from: Option<String>,
+    /// The `traceparent` that came with the input.
+    pub caused_by: Option<String>,
     notes: Vec<Note>,
 }
 
 /// An instance after an input.
 #[derive(Debug)]
-struct After {
+pub struct After {
     about: About,
     version: u64,
-    to: String,
+    pub to: String,
+}
+
+impl After {
+    /// Of the instance.
+    #[must_use]
+    pub fn traceparent(&self) -> Option<&str> {
+        self.about.traceparent.as_deref()
+    }
 }
 
 /// What lines about one instance have in common.
 #[derive(Debug, Default)]
 struct About {
     generation: Option<u32>,
-    trace_id: Option<String>,
+    traceparent: Option<String>,
     correlation_id: Option<String>,
 }
 
@@ -82,12 +92,15 @@ impl About {
         let Some(record) = record else {
             return Self::default();
         };
-        let trace_id = record.traceparent.as_deref().and_then(trace::trace_id);
         Self {
             generation: Some(record.generation),
-            trace_id: trace_id.map(str::to_owned),
+            traceparent: record.traceparent.clone(),
             correlation_id: record.root_correlation_id.clone(),
         }
+    }
+
+    fn trace_id(&self) -> Option<&str> {
+        self.traceparent.as_deref().and_then(trace::trace_id)
     }
 }
 
@@ -135,6 +148,7 @@ impl Story {
                 outcome,
                 after: None,
                 from: None,
+                caused_by: None,
                 notes: Vec::new(),
             };
             self.lines.push(Line::Decided(Box::new(decided)));
@@ -164,6 +178,7 @@ impl Story {
                     to: place(record),
                 }),
                 from: before.map(place),
+                caused_by: caused_by(input).map(str::to_owned),
                 notes: patch.notes.clone(),
             };
             self.lines.push(Line::Decided(Box::new(decided)));
@@ -227,6 +242,14 @@ impl Story {
         self.troubles <= TROUBLES_MAX
     }
 
+    /// The inputs, where they were collected.
+    pub fn decided(&self) -> impl Iterator<Item = &Decided> {
+        self.lines.iter().filter_map(|line| match line {
+            Line::Decided(decided) => Some(&**decided),
+            Line::Trouble(_) | Line::Unreadable(_) => None,
+        })
+    }
+
     /// Writes it to the log: the batch of `shard` has committed.
     pub fn tell(&self, shard: u16) {
         for line in &self.lines {
@@ -264,7 +287,7 @@ impl Decided {
             from = self.from,
             to = self.after.as_ref().map(|after| after.to.as_str()),
             notes = ?self.notes,
-            trace_id = about.and_then(|about| about.trace_id.as_deref()),
+            trace_id = about.and_then(About::trace_id),
             correlation_id = about.and_then(|about| about.correlation_id.as_deref()),
             "transition"
         );
@@ -281,7 +304,7 @@ macro_rules! line {
             saga = $trouble.instance.saga.as_str(),
             key = $trouble.instance.key.as_str(),
             generation = $trouble.about.generation,
-            trace_id = $trouble.about.trace_id.as_deref(),
+            trace_id = $trouble.about.trace_id(),
             correlation_id = $trouble.about.correlation_id.as_deref(),
             $($rest)*
         )
@@ -395,6 +418,20 @@ const fn is_trouble(note: &Note) -> bool {
             | Note::ItemFailed { .. }
             | Note::AttemptFailed { .. }
     )
+}
+
+/// The trace of whoever has sent an input.
+fn caused_by(input: &Input) -> Option<&str> {
+    match &input.body {
+        InputBody::Event(event) => event.traceparent.as_deref(),
+        InputBody::Control(Control::Start {
+            parent, traceparent, ..
+        }) => {
+            let of_parent = parent.as_ref().and_then(|parent| parent.traceparent.as_deref());
+            of_parent.or(traceparent.as_deref())
+        }
+        InputBody::Result(_) | InputBody::Timer { .. } | InputBody::Control(_) => None,
+    }
 }
 
 /// Where an instance stands: its phase and, if it has a machine, the state.

@@ -178,7 +178,7 @@ impl ShardLoop {
         tracing::info!(shard = self.index, positions = ?self.partition.positions, "shard works");
         self.show_blocked();
         super::figures::begin(&self.metrics);
-        self.show_full(false);
+        self.full_gauge().set(0);
         self.begin_catching_up();
         loop {
             // Shards stop before their relays do.

@@ -89,10 +89,12 @@ pub enum Task {
     /// Opens or closes a shard.
     Ownership,
     Http,
+    /// Sends spans.
+    Spans,
 }
 
 impl Task {
-    const ALL: [Self; 19] = [
+    const ALL: [Self; 20] = [
         Self::Shard,
         Self::Relay,
         Self::Retention,
@@ -112,6 +114,7 @@ impl Task {
         Self::Jobs,
         Self::Ownership,
         Self::Http,
+        Self::Spans,
     ];
 
     /// The label in metrics.
@@ -137,6 +140,7 @@ impl Task {
             Self::Jobs => "jobs",
             Self::Ownership => "ownership",
             Self::Http => "http",
+            Self::Spans => "spans",
         }
     }
 }

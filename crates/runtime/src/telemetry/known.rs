@@ -1,8 +1,9 @@
-//! Series that come and go with what they are about: those with labels that are known beforehand, of a saga, of a shard.
+//! What is done with the series: they are written for Prometheus, begin with 0 where their labels are known beforehand, and come
+//! and go with sagas, shards and tenants.
 
 use std::sync::PoisonError;
 
-use prometheus::IntCounterVec;
+use prometheus::{Encoder as _, IntCounterVec, TextEncoder};
 
 use super::metrics::{CONTROL_REFUSALS, Metrics};
 
@@ -13,12 +14,25 @@ const DESTINATIONS: [&str; 6] = ["effect", "gateway", "fact", "saga", "result", 
 const OTHER: &str = "other";
 
 impl Metrics {
+    /// All series in the Prometheus text format, those of the process included.
+    #[must_use]
+    pub fn render(&self) -> String {
+        let mut families = self.registry.gather();
+        families.extend(prometheus::gather());
+        let mut out = Vec::new();
+        TextEncoder::new()
+            .encode(&families, &mut out)
+            .expect("encoding into memory");
+        String::from_utf8(out).expect("the text format is UTF-8")
+    }
+
     /// Series with labels that are known beforehand are there from the start, so that an alert sees the first increase.
     pub(super) fn begin(&self) {
         self.build_info
             .with_label_values(&[env!("CARGO_PKG_VERSION")])
             .set(1);
-        let known: [(&IntCounterVec, &[&str]); 4] = [
+        let known: [(&IntCounterVec, &[&str]); 5] = [
+            (&self.spans_dropped, &["queue", "export"]),
             (&self.controls_refused, &CONTROL_REFUSALS),
             (&self.definition_reloads, &["done", "refused"]),
             (

@@ -3,15 +3,18 @@
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
-use prometheus::{Encoder, HistogramVec, IntCounterVec, IntGaugeVec, Registry, TextEncoder};
 pub use prometheus::{Gauge, Histogram, IntCounter, IntGauge};
+use prometheus::{HistogramVec, IntCounterVec, IntGaugeVec, Registry};
 
+use super::Spans;
 use super::register::{SECONDS, counter, counters, fraction, gauge, gauges, histogram, histograms};
 
 /// Handles of all series, shared by reference.
 #[derive(Debug)]
 pub struct Metrics {
-    registry: Registry,
+    pub(super) registry: Registry,
+    /// What is told to whoever collects traces.
+    pub spans: Spans,
     /// The tenants that have a label of their own.
     pub(super) tenants: Mutex<BTreeSet<String>>,
     /// 1, with the `version` of the program.
@@ -126,6 +129,10 @@ pub struct Metrics {
     pub storage_limit_bytes: IntGauge,
     /// 1 for each shard that found no room to store something and takes no input until it does, else 0, by `shard`.
     pub storage_full: IntGaugeVec,
+    /// Spans that were sent.
+    pub spans_exported: IntCounter,
+    /// Spans that were not sent, by `reason` (queue, export).
+    pub spans_dropped: IntCounterVec,
     /// Jobs that this process carries on.
     pub jobs_running: IntGauge,
     /// Jobs that ended, by `outcome` (completed, stopped, failed).
@@ -153,12 +160,7 @@ impl Metrics {
             .expect("the prefix is a legal metric name");
         let r = &registry;
         let metrics = Self {
-            build_info: gauges(
-                r,
-                "build_info",
-                "1, with the version of the program.",
-                &["version"],
-            ),
+            build_info: gauges(r, "build_info", "1, with the version.", &["version"]),
             inputs: counters(
                 r,
                 "inputs_total",
@@ -441,6 +443,17 @@ impl Metrics {
                 "1 for each shard that finds no room to store inputs and takes none until there is some, else 0.",
                 &["shard"],
             ),
+            spans_exported: counter(
+                r,
+                "spans_exported_total",
+                "Spans sent to the collector of traces.",
+            ),
+            spans_dropped: counters(
+                r,
+                "spans_dropped_total",
+                "Spans that were not sent, by reason.",
+                &["reason"],
+            ),
             jobs_running: gauge(r, "jobs_running", "Jobs that this process carries on."),
             jobs_ended: counters(
                 r,
@@ -466,23 +479,12 @@ impl Metrics {
                 "1 for each shard that is fenced and sends nothing, by reason.",
                 &["shard", "reason"],
             ),
+            spans: Spans::default(),
             tenants: Mutex::default(),
             registry,
         };
         metrics.begin();
         metrics
-    }
-
-    /// All series in the Prometheus text format, those of the process included.
-    #[must_use]
-    pub fn render(&self) -> String {
-        let mut families = self.registry.gather();
-        families.extend(prometheus::gather());
-        let mut out = Vec::new();
-        TextEncoder::new()
-            .encode(&families, &mut out)
-            .expect("encoding into memory");
-        String::from_utf8(out).expect("the text format is UTF-8")
     }
 }
 
@@ -497,7 +499,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_alerts_look_for_is_there_before_it_happens() {
+    fn counters_that_alerts_watch_are_there_before_the_first_increase() {
         let metrics = Metrics::new();
         metrics.saga_activated("order");
         let text = metrics.render();

@@ -3,5 +3,7 @@
 mod known;
 pub mod metrics;
 mod register;
+pub mod spans;
 
 pub use metrics::{CONTROL_REFUSALS, Metrics};
+pub use spans::{Span, SpanKind, Spans};

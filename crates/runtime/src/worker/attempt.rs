@@ -18,6 +18,7 @@ use crate::kernel::ids::{CommandId, TenantId, TimeMs};
 use crate::kernel::trace;
 use crate::ports::broker::Message;
 use crate::ports::dispatch::Intent;
+use crate::telemetry::{Span, SpanKind};
 
 /// The target of all lines about one instance, as those of its transitions have it.
 const TARGET: &str = "saga_runner::instance";
@@ -258,7 +259,44 @@ impl Executor {
             trace_id = trace_id(command),
             "upstream was called"
         );
+        self.record_span(call, class, took);
         outcome
+    }
+
+    /// Hands over the span of a call.
+    fn record_span(&self, call: &CallContext<'_>, class: &str, took: Duration) {
+        let spans = &self.metrics.spans;
+        if !spans.takes(call.traceparent) {
+            return;
+        }
+        let (command, meta) = (call.command, &call.command.metadata);
+        let parent = meta.traceparent.as_deref().and_then(trace::span_id);
+        let mut attributes = vec![
+            ("saga_runner.tenant", command.tenant_id.as_str().to_owned()),
+            ("saga_runner.saga", meta.saga.as_str().to_owned()),
+            ("saga_runner.key", meta.key.as_str().to_owned()),
+            ("saga_runner.effect", self.definition.name.to_string()),
+            ("saga_runner.command", command.command_id.to_string()),
+            ("saga_runner.path", meta.path.clone()),
+            ("saga_runner.attempt", meta.attempt.to_string()),
+        ];
+        let upstream = self.upstream.as_deref();
+        attributes.extend(upstream.map(|upstream| ("server.address", upstream.to_owned())));
+        spans.push(Span {
+            name: if meta.path.contains(".compensate") {
+                "compensate"
+            } else {
+                "call"
+            },
+            kind: SpanKind::Client,
+            traceparent: call.traceparent.to_owned(),
+            parent: parent.map(str::to_owned),
+            link: None,
+            began_ms: call.now.0,
+            took,
+            attributes,
+            error: (class != "succeeded").then(|| class.to_owned()),
+        });
     }
 
     /// The pause before the attempt after `calls`, `None` if there is to be none.
