@@ -32,6 +32,8 @@ pub mod nats;
 
 pub mod logging;
 
+pub mod otlp;
+
 pub mod config;
 
 pub mod api;

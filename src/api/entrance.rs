@@ -11,7 +11,7 @@ use axum::response::{IntoResponse as _, Response};
 
 use super::endpoints::Endpoint;
 use super::problem::Problem;
-use super::trace;
+use super::trace::{self, RequestTrace};
 use crate::kernel::ids::TenantId;
 use crate::kernel::subject::Tenancy;
 
@@ -130,7 +130,7 @@ fn decoded(segment: &str) -> Option<Vec<u8>> {
 
 /// Lets a request in, or refuses it.
 pub async fn enter(State(entrance): State<Entrance>, mut request: Request, next: Next) -> Response {
-    let trace = trace::of(request.headers());
+    let trace = RequestTrace::of(request.headers());
     trace::within(trace, async move {
         match entrance.admit(request.uri(), request.headers()) {
             Ok(None) => next.run(request).await,

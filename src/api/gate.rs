@@ -2,6 +2,7 @@
 //! audit about it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::RequestExt as _;
 use axum::extract::{RawPathParams, Request, State};
@@ -18,9 +19,10 @@ use super::forwarding::{self, Asking, Vouched};
 use super::problem::Problem;
 use super::tls::ClientCertificate;
 use super::{ApiState, requests, trace};
-use crate::kernel::ids::TenantId;
+use crate::kernel::ids::{TenantId, TimeMs};
 use crate::kernel::subject::Tenancy;
 use crate::ports::forwarding::Forwarding;
+use crate::telemetry::{Span, SpanKind};
 
 /// Path parameters that may hold a '/': keys and values of aliases come from events, which may have any.
 const MAY_HOLD_SLASH: [&str; 2] = ["key", "value"];
@@ -57,6 +59,7 @@ pub async fn pass(State(gate): State<Gate>, mut request: Request, next: Next) ->
         Err(problem) => return problem.into_response(),
     };
     let peer = request.extensions().get::<Peer>().copied();
+    let (began, from) = (gate.state.clock.now(), gate.state.clock.monotonic());
     let answer = match gate.check(&principal, &request, &names) {
         Ok((tenant, key)) => {
             if let Some(way) = gate.elsewhere(&request) {
@@ -76,6 +79,7 @@ pub async fn pass(State(gate): State<Gate>, mut request: Request, next: Next) ->
     };
     if gate.endpoint.is_mutation() {
         gate.record(&principal, peer, &names, answer.status());
+        gate.record_span(answer.status(), began, from);
     }
     answer
 }
@@ -150,6 +154,29 @@ impl Gate {
             }
             _ => Ok(Some(tenant)),
         }
+    }
+
+    /// Hands over the span of a request for a change, which instances begin with. Whoever only asks has none.
+    fn record_span(&self, status: StatusCode, began: TimeMs, from: Duration) {
+        let spans = &self.state.metrics.spans;
+        let Some(trace) = trace::of_request().filter(|_| spans.is_on()) else {
+            return;
+        };
+        spans.push(Span {
+            name: "request",
+            kind: SpanKind::Server,
+            parent: trace.caller_span().map(str::to_owned),
+            traceparent: trace.traceparent,
+            link: None,
+            began_ms: began.0,
+            took: self.state.clock.monotonic().saturating_sub(from),
+            attributes: vec![
+                ("http.request.method", self.endpoint.method.to_string()),
+                ("http.route", self.endpoint.path.clone()),
+                ("http.response.status_code", status.as_u16().to_string()),
+            ],
+            error: status.is_server_error().then(|| status.as_u16().to_string()),
+        });
     }
 
     /// Says in the log who changed what, or tried to. A callback's token is its credential, and stays out.

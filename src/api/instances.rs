@@ -14,6 +14,7 @@ use super::auth;
 use super::extract::{self, Names, PageParameters, Parameters};
 use super::problem::Problem;
 use super::requests::{self, Started, WaitParameters};
+use super::trace;
 use crate::kernel::envelope::{
     ConflictPolicy, ControlMessage, ControlVerb, ErrorPayload, FoundAs, Principal, StepFound, Stuck,
     callback_request, callback_verb,
@@ -41,7 +42,10 @@ pub async fn publish_event(
         ));
     }
     let tenant = extract::tenant(state.tenancy, &names)?;
-    let published = state.control.publish_event(&tenant, sized(body)?).await?;
+    let published = state
+        .control
+        .publish_event(&tenant, sized(body)?, trace::traceparent())
+        .await?;
     Ok((StatusCode::ACCEPTED, Json(published)).into_response())
 }
 
@@ -153,6 +157,7 @@ pub async fn start(
         input: body.input,
         on_conflict: policy,
         principal: auth::operator(body.by, body.reason),
+        traceparent: trace::traceparent(),
     };
     let patience = waiting.patience.unwrap_or(Patience::NONE);
     let requested = state.control.start(&id, request, patience).await?;

@@ -60,6 +60,7 @@ use crate::kernel::ids::TenantId;
 use crate::kernel::subject::Tenancy;
 use crate::ports::clock::Clock;
 use crate::ports::control::Control;
+use crate::telemetry::Metrics;
 
 /// What every handler can reach.
 #[derive(Clone)]
@@ -71,6 +72,8 @@ pub struct ApiState {
     /// Knows principals by their credentials.
     pub door: Arc<Door>,
     pub clock: Arc<dyn Clock>,
+    /// Takes the spans of requests.
+    pub metrics: Arc<Metrics>,
     /// Whether events are accepted over HTTP.
     pub accept_events: bool,
     /// Places of requests that wait.

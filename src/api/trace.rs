@@ -2,57 +2,74 @@
 
 use axum::http::{HeaderMap, HeaderName};
 
+use crate::kernel::trace;
+
 tokio::task_local! {
-    static TRACE: String;
+    static TRACE: RequestTrace;
 }
 
-pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+pub const TRACEPARENT: HeaderName = HeaderName::from_static(trace::HEADER);
 
-/// The trace id of a request, 32 hexadecimal digits. A `traceparent` that is not one is ignored, as W3C asks for.
-pub fn of(headers: &HeaderMap) -> String {
-    let mut given = headers.get_all(TRACEPARENT).iter();
-    let only = match (given.next(), given.next()) {
-        (Some(value), None) => value.to_str().ok().and_then(parse),
-        _ => None,
-    };
-    only.unwrap_or_else(|| uuid::Uuid::new_v4().simple().to_string())
+/// The trace of a request, and its own span in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestTrace {
+    /// What the caller said, where that is a `traceparent`.
+    pub caller: Option<String>,
+    /// What is handed on: the same trace, with the span of this request.
+    pub traceparent: String,
 }
 
-fn parse(text: &str) -> Option<String> {
-    let mut parts = text.split('-');
-    let (version, trace, parent, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
-    let is_hex = |part: &str, length: usize| {
-        part.len() == length
-            && part
-                .bytes()
-                .all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
-    };
-    let is_zero = |part: &str| part.bytes().all(|b| b == b'0');
-    let is_legal = is_hex(version, 2)
-        && version != "ff"
-        && (version != "00" || parts.next().is_none())
-        && is_hex(trace, 32)
-        && !is_zero(trace)
-        && is_hex(parent, 16)
-        && !is_zero(parent)
-        && is_hex(flags, 2);
-    is_legal.then(|| trace.to_owned())
-}
+impl RequestTrace {
+    /// Of a request with these headers. A `traceparent` that is not one is ignored, as W3C asks for.
+    pub fn of(headers: &HeaderMap) -> Self {
+        let mut given = headers.get_all(TRACEPARENT).iter();
+        match (given.next(), given.next()) {
+            (Some(value), None) => Self::behind(value.to_str().unwrap_or_default()),
+            _ => Self::behind(""),
+        }
+    }
 
-/// The `traceparent` by which another process of the cluster hears of a trace.
-pub fn parent(trace: &str) -> String {
-    let parent = uuid::Uuid::new_v4().as_u64_pair().0 | 1;
-    format!("00-{trace}-{parent:016x}-00")
+    /// Of a request whose caller says this.
+    pub fn behind(traceparent: &str) -> Self {
+        let caller = trace::of_header(traceparent);
+        let (_, span) = uuid::Uuid::new_v4().as_u64_pair();
+        let known = caller
+            .as_deref()
+            .and_then(|caller| trace::with_span(caller, span));
+        let traceparent =
+            known.unwrap_or_else(|| format!("00-{}-{span:016x}-01", uuid::Uuid::new_v4().simple()));
+        Self { caller, traceparent }
+    }
+
+    /// The span of the caller.
+    pub fn caller_span(&self) -> Option<&str> {
+        self.caller.as_deref().and_then(trace::span_id)
+    }
+
+    /// 32 hexadecimal digits.
+    pub fn id(&self) -> &str {
+        trace::trace_id(&self.traceparent).unwrap_or_default()
+    }
 }
 
 /// Runs what answers a request under its trace.
-pub async fn within<F: Future>(trace: String, answering: F) -> F::Output {
+pub async fn within<F: Future>(trace: RequestTrace, answering: F) -> F::Output {
     TRACE.scope(trace, answering).await
 }
 
-/// The trace of the request that is being answered; none outside of one.
+/// The id of the trace of the request that is being answered; none outside of one.
 pub fn current() -> Option<String> {
+    TRACE.try_with(|trace| trace.id().to_owned()).ok()
+}
+
+/// The trace of the request that is being answered; none outside of one.
+pub fn of_request() -> Option<RequestTrace> {
     TRACE.try_with(Clone::clone).ok()
+}
+
+/// What the request that is being answered hands on; none outside of one.
+pub fn traceparent() -> Option<String> {
+    TRACE.try_with(|trace| trace.traceparent.clone()).ok()
 }
 
 #[cfg(test)]
@@ -60,30 +77,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_legal_traceparent_names_the_trace() {
+    fn only_a_legal_traceparent_names_the_trace_and_each_request_has_a_span_of_its_own() {
         let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
-        for (text, legal) in [
-            (format!("00-{trace}-00f067aa0ba902b7-01"), true),
-            (format!("cc-{trace}-00f067aa0ba902b7-01-later"), true),
-            (format!("00-{trace}-00f067aa0ba902b7-01-later"), false),
-            (format!("ff-{trace}-00f067aa0ba902b7-01"), false),
-            (format!("00-{}-00f067aa0ba902b7-01", "0".repeat(32)), false),
-            (format!("00-{trace}-{}-01", "0".repeat(16)), false),
-            (format!("00-{}-00f067aa0ba902b7-01", trace.to_uppercase()), false),
-            (format!("00-{trace}"), false),
-            (String::new(), false),
-        ] {
+        let known = format!("00-{trace}-00f067aa0ba902b7-00");
+        for (text, legal) in [(known.as_str(), true), (&known[..40], false), ("", false)] {
             let mut headers = HeaderMap::new();
             headers.insert(TRACEPARENT, text.parse().expect("a value"));
-            let found = of(&headers);
-            assert_eq!(found == trace, legal, "{text}");
-            assert_eq!(found.len(), 32, "{text}");
+            let found = RequestTrace::of(&headers);
+            assert_eq!(found.id() == trace, legal, "{text}");
+            assert_eq!(found.caller.as_deref() == Some(text), legal, "{text}");
+            assert!(trace::is_traceparent(&found.traceparent), "{found:?}");
+            assert_ne!(found.traceparent, text);
+            // Whether it is recorded is the caller's decision.
+            assert_eq!(found.traceparent.ends_with("-00"), legal, "{found:?}");
         }
-        assert_ne!(of(&HeaderMap::new()), of(&HeaderMap::new()));
-        assert_eq!(
-            parse(&parent(trace)).as_deref(),
-            Some(trace),
-            "as it is passed on"
-        );
+        let mut twice = HeaderMap::new();
+        twice.append(TRACEPARENT, known.parse().expect("a value"));
+        twice.append(TRACEPARENT, known.parse().expect("a value"));
+        assert_eq!(RequestTrace::of(&twice).caller, None);
+        let none = HeaderMap::new();
+        assert_ne!(RequestTrace::of(&none).id(), RequestTrace::of(&none).id());
     }
 }

@@ -60,6 +60,7 @@ impl InForce {
         metrics.definitions_active.reset();
         for definition in self.sagas.iter_active() {
             let hash = definition.hash.to_string();
+            metrics.saga_activated(definition.name.as_str());
             metrics
                 .definitions_active
                 .with_label_values(&[definition.name.as_str(), hash.as_str()])

@@ -17,6 +17,8 @@ use crate::kernel::ids::{InstanceId, TenantId, shard_of};
 use crate::kernel::input::SourceStream;
 use crate::kernel::subject::Subject;
 use crate::kernel::token::Callback;
+use crate::kernel::trace;
+use crate::mdbx;
 use crate::ports::broker::{Expect, Message, Publication, PublishError};
 use crate::ports::control::{
     BreakerForce, BreakerView, ControlError, DefinitionInfo, DrainStarted, Forced, Health, Info, NodeControl,
@@ -104,6 +106,7 @@ impl NodeControl for Node {
             #[allow(clippy::cast_precision_loss, reason = "far from 2^52")]
             self.metrics.clock_ahead_seconds.set(ahead_ms as f64 / 1_000.0);
         }
+        self.show_storage();
         self.metrics.render()
     }
 
@@ -119,7 +122,12 @@ impl NodeControl for Node {
         Self::reload(self).await
     }
 
-    async fn publish_event(&self, tenant: &TenantId, event: Bytes) -> Result<Published, ControlError> {
+    async fn publish_event(
+        &self,
+        tenant: &TenantId,
+        event: Bytes,
+        traceparent: Option<String>,
+    ) -> Result<Published, ControlError> {
         let envelope: AggregateEvent<'_> = serde_json::from_slice(&event)
             .map_err(|error| ControlError::Invalid(format!("the body is not an event: {error}")))?;
         if envelope.tenant_id != tenant.as_str() {
@@ -141,7 +149,7 @@ impl NodeControl for Node {
         let publication = Publication {
             stream: streams::name(&self.manifest, SourceStream::AggregateEvents).to_owned(),
             subject: subject.render(),
-            headers: Vec::new(),
+            headers: traced(traceparent),
             payload: event.clone(),
             expect: Expect::MessageId(message_id),
         };
@@ -248,6 +256,24 @@ impl Node {
         }
     }
 
+    /// Tells how large the files of the open shards are.
+    fn show_storage(&self) {
+        let bytes = |size: u64| i64::try_from(size).unwrap_or(i64::MAX);
+        let metrics = &self.metrics;
+        metrics
+            .storage_limit_bytes
+            .set(bytes(self.manifest.storage.max_bytes));
+        let open = self.running().map(|running| running.shards.all());
+        for shard in open.into_iter().flatten() {
+            if let Some(size) = mdbx::size(&shards::dir(&self.manifest, shard.index)) {
+                let gauge = metrics
+                    .storage_bytes
+                    .with_label_values(&[&shard.index.to_string()]);
+                gauge.set(bytes(size));
+            }
+        }
+    }
+
     /// Reads what is about to be published as the intake is going to.
     pub(super) fn read_as_intake(
         &self,
@@ -302,4 +328,10 @@ pub(super) async fn blocking<T: Send + 'static>(
             "the read was aborted: {error}"
         ))),
     }
+}
+
+/// The headers of a message that belongs to a trace.
+pub(super) fn traced(traceparent: Option<String>) -> Vec<(String, String)> {
+    let header = traceparent.map(|text| (trace::HEADER.to_owned(), text));
+    header.into_iter().collect()
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 
-use super::control::blocking;
+use super::control::{blocking, traced};
 use super::node::Node;
 use super::requests::{self, Asked, Lookout};
 use super::{answers, inputs, pages, schedules, search, streams, why};
@@ -56,7 +56,7 @@ impl Instances for Node {
             principal: is_of_operator.then_some(request.principal),
             verb,
         };
-        let mut requested = self.send(instance, &message).await?;
+        let mut requested = self.send_traced(instance, &message, request.traceparent).await?;
         requested.checked = lookout.is_some();
         if let Some(lookout) = &mut lookout {
             let asked = Asked {
@@ -222,7 +222,19 @@ impl Node {
         instance: &InstanceId,
         message: &ControlMessage,
     ) -> Result<Requested, ControlError> {
-        let publication = self.publication(instance, message);
+        self.send_traced(instance, message, None).await
+    }
+
+    async fn send_traced(
+        &self,
+        instance: &InstanceId,
+        message: &ControlMessage,
+        traceparent: Option<String>,
+    ) -> Result<Requested, ControlError> {
+        let publication = Publication {
+            headers: traced(traceparent),
+            ..self.publication(instance, message)
+        };
         // A process that does not work on the shard refuses what cannot be read as well.
         self.read_as_intake(SourceStream::WorkflowCommands, &publication)?;
         let published = self.publish_request(instance, message, publication).await?;

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::adapters::{Adapters, SystemAdapters};
 use super::node::Node;
 use super::ownership::Adoption;
-use super::{StartError, SystemClock, beside, credentials, definitions, last_good, reload, runtime};
+use super::{StartError, SystemClock, beside, credentials, definitions, last_good, reload, runtime, spans};
 use crate::api::endpoints::Place;
 use crate::api::tls::Tls;
 use crate::api::{self, ApiState, ForwardBounds};
@@ -105,6 +105,7 @@ async fn serve(
     let tenants = manifest.tenant_list().map(Into::into);
     let api_clock = Arc::clone(&clock);
     let node = Node::with_adapters(manifest, loaded, clock, Arc::new(Metrics::new()), adapters)?;
+    let collector = spans::begin(&node)?;
     node.adopt(adoption);
     if let Some(error) = refused {
         reload::refused_at_start(&node, error);
@@ -116,6 +117,7 @@ async fn serve(
         tenants,
         door: Arc::new(door),
         clock: api_clock,
+        metrics: Arc::clone(&node.metrics),
         accept_events: settings.accept_events,
         waits: Arc::new(Semaphore::new(settings.waits_max.min(Semaphore::MAX_PERMITS))),
         streams: Arc::new(Semaphore::new(settings.streams_max.min(Semaphore::MAX_PERMITS))),
@@ -161,6 +163,9 @@ async fn serve(
     stop_http.cancel();
     // The API answers until the end; a client that holds its connection does not hold the process.
     let _ended = tokio::time::timeout(SHUTDOWN_GRACE, http).await;
+    if let Some(collector) = collector {
+        collector.end().await;
+    }
     begun.map(drop)
 }
 

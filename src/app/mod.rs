@@ -47,6 +47,7 @@ mod secrets;
 mod shard_map;
 mod shard_verbs;
 mod shards;
+mod spans;
 mod standing;
 pub mod streams;
 mod versions;
@@ -79,6 +80,9 @@ pub enum StartError {
     Config(#[from] ConfigError),
     #[error("{0} [SR0401]")]
     Unreadable(String),
+    /// Spans cannot be sent as the manifest says.
+    #[error("{0} [SR0420]")]
+    Telemetry(String),
     #[error("{} in the definitions [SR0405]", counted(findings))]
     Definitions {
         findings: Vec<Diagnostic>,

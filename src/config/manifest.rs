@@ -97,6 +97,8 @@ pub struct Manifest {
     pub ownership: super::OwnershipSettings,
     #[serde(default)]
     pub jobs: super::JobSettings,
+    #[serde(default)]
+    pub telemetry: super::TelemetrySettings,
     /// How long a drain may take before the process exits anyway. Default 25 s.
     #[serde(default = "default_drain_timeout")]
     pub drain_timeout: Millis,
@@ -285,6 +287,14 @@ impl Manifest {
             }
         }
         self.http.resolve(base);
+        let headers = self
+            .telemetry
+            .otlp
+            .as_mut()
+            .and_then(|otlp| otlp.headers_file.as_mut());
+        if let Some(path) = headers.filter(|path| path.is_relative()) {
+            *path = base.join(&*path);
+        }
         self.broker.nats.resolve(base);
         let callbacks = self.callbacks.as_mut().map(|callbacks| &mut callbacks.key);
         for secret in self.secrets.values_mut().chain(callbacks) {

@@ -21,6 +21,7 @@ mod schema_tests;
 pub mod secret;
 mod shown;
 mod sources;
+mod telemetry;
 
 pub use crate::logging::LogFormat;
 pub use effective::Effective;
@@ -28,6 +29,7 @@ pub use jobs::{JOB_RATE_MAX, JOB_RATE_MIN, JobSettings};
 pub use manifest::{BrokerKind, Dispatch, Manifest, Mode, StreamSettings, TenantList};
 pub use overrides::Overrides;
 pub use ownership::OwnershipSettings;
+pub use telemetry::{OtlpSettings, TelemetrySettings};
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

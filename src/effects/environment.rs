@@ -116,14 +116,3 @@ fn trace_id<'a>(command: &'a EffectCommand<'_>) -> Cow<'a, str> {
     let known = command.metadata.traceparent.as_deref().and_then(trace::trace_id);
     known.map_or_else(|| command.command_id.0.simple().to_string().into(), Cow::Borrowed)
 }
-
-/// The `traceparent` that goes with the call.
-pub fn traceparent(command: &EffectCommand<'_>) -> String {
-    match &command.metadata.traceparent {
-        Some(text) if trace::is_traceparent(text) => text.clone(),
-        _ => {
-            let id = command.command_id.0.simple().to_string();
-            format!("00-{id}-{}-01", &id[16..])
-        }
-    }
-}

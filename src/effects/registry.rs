@@ -106,6 +106,7 @@ impl Provider for Custom {
                     input: &input,
                     secrets: call.secrets,
                     now: call.now,
+                    traceparent: call.traceparent,
                     limit: call.limit,
                 };
                 self.provider.call(&call).await

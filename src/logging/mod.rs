@@ -1,5 +1,7 @@
 //! Logs on standard error as JSON lines or for people. Payloads and secrets are never logged.
 
+mod escape;
+
 use std::io::IsTerminal as _;
 
 use serde::{Deserialize, Serialize};
@@ -22,21 +24,53 @@ pub enum LogFormat {
 pub fn start(format: LogFormat, level: &str) -> Result<(), String> {
     // The storage engine tells of every file that it opens; who wants to know says so. At their lowest levels the clients of
     // NATS and of HTTP tell the bytes that they send and get, secrets among them: nobody may ask for those.
-    let filter = EnvFilter::try_new(format!("libmdbx=warn,{level},async_nats=info,ureq_proto=warn"))
-        .map_err(|error| format!("log.level: {error}"))?;
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr);
+    let audit = if names_only_targets(level) {
+        "audit=info,"
+    } else {
+        ""
+    };
+    let filter = EnvFilter::try_new(format!(
+        "libmdbx=warn,{audit}{level},async_nats=info,ureq_proto=warn"
+    ))
+    .map_err(|error| format!("log.level: {error}"))?;
+    let builder = tracing_subscriber::fmt().with_env_filter(filter);
     let _started = match format {
         LogFormat::Json => builder
+            .with_writer(std::io::stderr)
             .json()
             .flatten_event(true)
             .with_current_span(false)
             .try_init(),
         LogFormat::Pretty => builder
+            .with_writer(|| escape::Escaping(std::io::stderr()))
             .compact()
             .with_ansi(std::io::stderr().is_terminal())
             .try_init(),
     };
     Ok(())
+}
+
+/// Whether a filter such as `saga_runner=debug` says nothing of other targets. The audit is then logged nevertheless: who asks for more
+/// of the runner does not ask for less of that.
+fn names_only_targets(level: &str) -> bool {
+    let mut directives = level.split(',').map(str::trim).filter(|text| !text.is_empty());
+    directives.all(|directive| directive.contains('=') && !directive.starts_with("audit"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_of_targets_alone_keeps_the_audit() {
+        for (level, kept) in [
+            ("saga_runner=debug", true),
+            ("saga_runner=debug,hyper=warn", true),
+            ("info,saga_runner=debug", false),
+            ("error", false),
+            ("saga_runner=debug,audit=off", false),
+        ] {
+            assert_eq!(names_only_targets(level), kept, "{level}");
+        }
+    }
 }

@@ -47,6 +47,12 @@ pub fn file(dir: &Path) -> Option<(u64, u64)> {
     Some((found.dev(), found.ino()))
 }
 
+/// Bytes of the file of the shard in `dir`, none where there is none.
+#[must_use]
+pub fn size(dir: &Path) -> Option<u64> {
+    Some(std::fs::metadata(dir.join(FILE)).ok()?.len())
+}
+
 #[allow(clippy::needless_pass_by_value, reason = "as map_err gives it")]
 fn from_mdbx(error: opening::Error) -> StorageError {
     let text = error.to_string();

@@ -4,9 +4,13 @@
 
 mod aliases;
 mod bounds;
+mod figures;
 mod generations;
 mod jobs;
+mod log;
 mod rolling;
+mod spans;
+mod traces;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -137,6 +137,7 @@ impl World<'_> {
                         input,
                         parent: None,
                         on_conflict: OnConflict::Fail,
+                        traceparent: None,
                     };
                     return (id, InputBody::Control(start), self.now);
                 }

@@ -37,8 +37,9 @@ pub const LAYERS: &[(&str, &[&str])] = &[
     ("gateway", &["kernel", "ports", "clients"]),
     ("inproc", &["kernel", "ports", "mdbx"]),
     ("nats", &["kernel", "ports"]),
-    ("api", &["kernel", "ports", "clients"]),
+    ("api", &["kernel", "ports", "clients", "telemetry"]),
     ("logging", &[]),
+    ("otlp", &["clients", "telemetry"]),
     (
         "config",
         &[
@@ -64,6 +65,7 @@ pub const LAYERS: &[(&str, &[&str])] = &[
             "gateway",
             "inproc",
             "nats",
+            "otlp",
             "config",
             "tasks",
             "telemetry",

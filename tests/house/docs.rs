@@ -13,7 +13,7 @@ pub(crate) fn read(path: impl AsRef<Path>) -> String {
 }
 
 /// Where each section of the manifest is declared.
-const SETTINGS: [(&str, &str, &str); 22] = [
+const SETTINGS: [(&str, &str, &str); 24] = [
     ("Top level", "src/config/manifest.rs", "Manifest"),
     ("`broker`", "src/config/manifest.rs", "BrokerSettings"),
     ("`broker.nats`", "src/nats/settings.rs", "Settings"),
@@ -38,6 +38,8 @@ const SETTINGS: [(&str, &str, &str); 22] = [
     ),
     ("`ownership`", "src/config/ownership.rs", "OwnershipSettings"),
     ("`jobs`", "src/config/jobs.rs", "JobSettings"),
+    ("`telemetry`", "src/config/telemetry.rs", "TelemetrySettings"),
+    ("`telemetry.otlp`", "src/config/telemetry.rs", "OtlpSettings"),
     ("`worker`", "crates/runtime/src/worker/settings.rs", "Settings"),
     ("`worker.egress`", "crates/runtime/src/worker/egress.rs", "Egress"),
 ];

@@ -9,6 +9,7 @@ use crate::architecture::{is_test, production, root, rust_files};
 /// Plain English and the common words of programming, which need no explanation. A word of this domain goes into the
 /// glossary instead.
 const PLAIN: &str = "
+after build bytes dropped events exported full present running
 account finding operation awaited cause evidence for requested sender why
 accept acceptance accepted access ack active addressee admitted adopted aggregate ahead answer archived
 arrival as asked attribute attributes audit auth backlog batch body bound bounds broken broker brought

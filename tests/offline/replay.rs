@@ -59,6 +59,7 @@ impl Recording {
             input: r#"{"cents":5}"#.into(),
             parent: Some(parent),
             on_conflict: OnConflict::Fail,
+            traceparent: None,
         };
         recording.take("s-1", InputBody::Control(start));
         recording.succeed("pay");

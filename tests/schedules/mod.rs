@@ -369,6 +369,7 @@ async fn by_hand(node: &Node, of: &str, name: &str, planned: i64, id: &str) {
         input,
         on_conflict: ConflictPolicy::Fail,
         principal: Principal::nobody(),
+        traceparent: None,
     };
     let sent = Instances::start(node, &run, request, Patience::NONE).await;
     sent.expect("taken");

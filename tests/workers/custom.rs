@@ -79,6 +79,7 @@ async fn an_effect_is_carried_out_by_a_provider_of_the_team() {
         input,
         on_conflict: ConflictPolicy::Fail,
         principal: Principal::nobody(),
+        traceparent: None,
     };
     Instances::start(&*node, &instance, request, Patience::NONE)
         .await

@@ -132,6 +132,8 @@ pub enum Control {
         /// The instance whose step asks for it.
         parent: Option<ParentRef>,
         on_conflict: OnConflict,
+        /// Of whoever asks, where no parent does. Two requests that differ in nothing else are the same.
+        traceparent: Option<String>,
     },
     /// The parent takes the instance back.
     CancelChild {

@@ -164,6 +164,7 @@ pub enum RecordedOutcome {
 impl RecordedBody {
     /// Shows an input.
     #[must_use]
+    #[allow(clippy::too_many_lines, reason = "one list of cases")]
     pub fn of(body: &InputBody) -> Self {
         let json = |bytes: &[u8]| serde_json::from_slice(bytes).unwrap_or(Value::Null);
         match body {
@@ -231,6 +232,7 @@ impl RecordedBody {
                 input,
                 parent,
                 on_conflict,
+                ..
             }) => Self::Start {
                 input: json(input),
                 parent: parent.clone(),
@@ -346,6 +348,7 @@ impl Recorded {
                 input: Bytes::from(input.to_string()),
                 parent: parent.clone(),
                 on_conflict: on_conflict.clone(),
+                traceparent: None,
             }),
             RecordedBody::CancelChild { parent, undo, known } => told(Control::CancelChild {
                 parent: parent.clone(),

@@ -71,7 +71,7 @@ impl Answering {
                 Ok(read) => read,
                 Err(why) => {
                     let problem = Problem::invalid(format!("not a forwarded request: {why}"));
-                    self.refuse(trace::of(&HeaderMap::new()), problem, reply).await;
+                    self.refuse("", problem, reply).await;
                     continue;
                 }
             };
@@ -79,13 +79,13 @@ impl Answering {
                 let problem = Problem::unavailable(
                     "the process that has the shards answers as many forwarded requests as its http.forwards_max says; retry later",
                 );
-                self.refuse(head.trace_id, problem, reply).await;
+                self.refuse(&head.traceparent, problem, reply).await;
                 continue;
             };
             let (router, patience) = (self.router.clone(), self.patience);
             tasks.spawn(async move {
                 let _place = place;
-                let trace = head.trace_id.clone();
+                let trace = RequestTrace::behind(&head.traceparent);
                 let response = trace::within(trace, answered(router, head, body)).await;
                 sent(pass_on(response, reply, patience).await);
             });
@@ -101,7 +101,8 @@ impl Answering {
     }
 
     /// Sends a problem, which is one part, so that nobody is waited for.
-    async fn refuse(&self, trace: String, problem: Problem, reply: Box<dyn Reply>) {
+    async fn refuse(&self, traceparent: &str, problem: Problem, reply: Box<dyn Reply>) {
+        let trace = RequestTrace::behind(traceparent);
         let response = trace::within(trace, async { problem.into_response() }).await;
         sent(pass_on(response, reply, self.patience).await);
     }
@@ -121,7 +122,7 @@ fn request(head: RequestHead, body: Bytes) -> Result<Request, Problem> {
         .method(head.method.as_str())
         .uri(head.target)
         .header(header::HOST, "localhost")
-        .header(trace::TRACEPARENT, trace::parent(&head.trace_id))
+        .header(trace::TRACEPARENT, head.traceparent)
         .extension(Vouched(principal));
     if !body.is_empty() {
         request = request.header(header::CONTENT_TYPE, "application/json");

@@ -97,7 +97,7 @@ async fn message(asking: Asking<'_>, waits: bool) -> Result<Bytes, Problem> {
         principal: asking.principal.name.clone(),
         role: asking.principal.role(asking.tenant).unwrap_or(Role::Viewer),
         tenant: asking.tenant.cloned(),
-        trace_id: trace::current().unwrap_or_default(),
+        traceparent: trace::traceparent().unwrap_or_default(),
         waits,
         headers: carried(&parts.headers),
     };

@@ -36,7 +36,7 @@ struct RequestHead {
     /// Empty without multi-tenancy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tenant: Option<TenantId>,
-    trace_id: String,
+    traceparent: String,
     /// It may take longer than others, and has a place among those that wait or watch.
     #[serde(default)]
     waits: bool,
@@ -126,7 +126,7 @@ mod tests {
             principal: Some("ann".to_owned()),
             role: Role::Viewer,
             tenant: Some(TenantId::parse("acme").expect("a tenant")),
-            trace_id: "4bf92f3577b34da6a3ce929d0e0e4736".to_owned(),
+            traceparent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".to_owned(),
             waits: false,
             headers: vec![("last-event-id".to_owned(), "a\n7".to_owned())],
         };
@@ -143,7 +143,7 @@ mod tests {
             assert!(parted::<RequestHead>(&message).is_err(), "{wrong:?}");
         }
         // A role that this version does not know is none.
-        let unknown = r#"{"method":"GET","target":"/","role":"root","trace_id":""}"#;
+        let unknown = r#"{"method":"GET","target":"/","role":"root","traceparent":""}"#;
         let message = Bytes::from(format!("{unknown}\n"));
         assert!(parted::<RequestHead>(&message).is_err());
     }

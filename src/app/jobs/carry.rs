@@ -207,6 +207,8 @@ impl<'n> Carried<'n> {
             failed = progress.failed,
             "job ended"
         );
+        let ended = &self.node.metrics.jobs_ended;
+        ended.with_label_values(&[how.as_str()]).inc();
         let entries = self.entries();
         for number in 0..record.selection.chunks {
             entries.put_chunk(self.slot, number, &Chunk::default()).await?;

@@ -110,7 +110,13 @@ async fn open(node: &Node) -> Vec<Listed> {
 /// Carries on one job as far as this process can; gives its id.
 async fn carry_on(node: &Node, holder: &str, listed: Listed) -> String {
     let ended = match Carried::take(node, holder, &listed).await {
-        Ok(Some(mut job)) => job.run().await,
+        Ok(Some(mut job)) => {
+            let running = &node.metrics.jobs_running;
+            running.inc();
+            let ended = job.run().await;
+            running.dec();
+            ended
+        }
         Ok(None) => Ok(()),
         Err(error) => Err(error),
     };

@@ -134,9 +134,24 @@ impl Carried<'_> {
         if progress.chunk != self.record.progress.chunk {
             self.chunk = None;
         }
-        self.record.progress = progress;
+        let before = std::mem::replace(&mut self.record.progress, progress);
         self.save().await?;
+        self.count_handled(&before);
         Ok(true)
+    }
+
+    /// Adds to the figures what a batch has come to, which is saved.
+    fn count_handled(&self, before: &Progress) {
+        let (now, verb) = (&self.record.progress, self.record.order.verb.as_str());
+        let ignored = |progress: &Progress| progress.ignored.values().sum::<u64>();
+        for (outcome, count) in [
+            ("applied", now.applied.saturating_sub(before.applied)),
+            ("ignored", ignored(now).saturating_sub(ignored(before))),
+            ("failed", now.failed.saturating_sub(before.failed)),
+        ] {
+            let counter = &self.node.metrics.job_instances;
+            counter.with_label_values(&[verb, outcome]).inc_by(count);
+        }
     }
 
     /// The next instances of the selection, at most as many as go in a second, and the place behind them; `None` behind the last.

@@ -26,7 +26,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Response, Status};
 
 use super::certainty::{Ending, SideEffects};
-use super::environment::{Environment, traceparent};
+use super::environment::Environment;
 use super::network::Network;
 use super::origin::Origin;
 use super::provider::{CallContext, CallFailure, CallOutcome, Certainty, Provider};
@@ -190,7 +190,7 @@ impl Grpc {
                 "idempotency-key",
                 Cow::Borrowed(&*call.command.metadata.idempotency_key),
             ),
-            ("traceparent", Cow::Owned(traceparent(call.command))),
+            ("traceparent", Cow::Borrowed(call.traceparent)),
         ];
         for (name, text) in given {
             if !metadata.contains_key(name) {

@@ -10,7 +10,6 @@ use reqwest::Url;
 use super::Http;
 use super::oauth2::Token;
 use super::sign::sign;
-use crate::effects::environment::traceparent;
 use crate::effects::network::Network;
 use crate::effects::origin::Origin;
 use crate::effects::provider::{CallContext, CallFailure};
@@ -48,7 +47,7 @@ impl Http {
             headers.insert(IDEMPOTENCY_KEY, value("Idempotency-Key", &meta.idempotency_key)?);
         }
         if !headers.contains_key(&TRACEPARENT) {
-            headers.insert(TRACEPARENT, value("traceparent", &traceparent(call.command))?);
+            headers.insert(TRACEPARENT, value("traceparent", call.traceparent)?);
         }
         headers.entry(ACCEPT).or_insert(HeaderValue::from_static("*/*"));
         // Without it a server may take any coding.

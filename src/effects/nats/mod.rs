@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::body::{self, Form};
 use super::certainty::{Ending, Said, SideEffects};
-use super::environment::{Environment, traceparent};
+use super::environment::Environment;
 use super::provider::{CallContext, CallFailure, CallOutcome, Provider};
 use super::refusal::ProviderError;
 use super::rendering::{Rendering, Verdict};
@@ -210,7 +210,7 @@ fn message(
     }
     let given = [
         ("Idempotency-Key", meta.idempotency_key.clone()),
-        ("traceparent", traceparent(call.command)),
+        ("traceparent", call.traceparent.to_owned()),
     ];
     for (name, text) in given {
         if !headers.iter().any(|(known, _)| known.eq_ignore_ascii_case(name)) {

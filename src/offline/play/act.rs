@@ -65,6 +65,7 @@ pub fn act(world: &mut World, suite: &Suite, step: &Step) -> Result<Given, Obsta
                 input,
                 parent: None,
                 on_conflict: OnConflict::Fail,
+                traceparent: None,
             }))
         }
         Action::Schedule(planned) => {

@@ -102,7 +102,7 @@ impl Wire {
         };
         let mut routed = Vec::new();
         // A result names its instance here: an instance tells it to another one.
-        let (Outcome::Routed | Outcome::Unaddressed { .. }) =
+        let (Outcome::Routed | Outcome::Unclaimed | Outcome::Unaddressed { .. }) =
             self.router.route(stream, &message, &mut routed);
         Ok(routed.into_iter().map(|(_, arrival)| arrival).collect())
     }

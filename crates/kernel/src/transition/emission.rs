@@ -290,7 +290,6 @@ impl<'a> Run<'a> {
         }
         .command_id();
         let idempotency_key = self.idempotency_key(known_by.life, known_by.path.unwrap_or(&path), repetition);
-        let traceparent = self.event().and_then(|event| event.traceparent.as_ref());
         self.work.push(WorkItem {
             instance: ground.instance.clone(),
             command_id: command,
@@ -302,7 +301,7 @@ impl<'a> Run<'a> {
             waited_ms: 0,
             causation_id: input.id.clone(),
             root_correlation_id: self.record.root_correlation_id.clone(),
-            traceparent: traceparent.or(self.record.traceparent.as_ref()).cloned(),
+            traceparent: self.record.traceparent.clone(),
             hops: self.record.hops.saturating_add(1),
             kind,
         });

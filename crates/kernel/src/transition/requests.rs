@@ -36,7 +36,10 @@ pub(super) fn start(
         id: &ground.input.id,
         input: Some(input),
         hops: parent.map_or(0, |parent| parent.hops),
-        traceparent: parent.and_then(|parent| parent.traceparent.as_deref()),
+        traceparent: parent.map_or_else(
+            || of_request(ground.input),
+            |parent| parent.traceparent.as_deref(),
+        ),
         correlation_id: None,
     };
     let mut run = Run::open(ground, origin);
@@ -47,6 +50,14 @@ pub(super) fn start(
     }
     seen::remember_event(&mut run.record, seen::control(ground.input));
     run.conclude(Outcome::Applied)
+}
+
+/// The trace of whoever asks for a start.
+fn of_request(input: &Input) -> Option<&str> {
+    match &input.body {
+        InputBody::Control(Control::Start { traceparent, .. }) => traceparent.as_deref(),
+        InputBody::Event(_) | InputBody::Result(_) | InputBody::Timer { .. } | InputBody::Control(_) => None,
+    }
 }
 
 /// Whether the instance has applied this request before (`Duplicate`), or another one under its id (`Mismatch`).

@@ -14,6 +14,7 @@ use super::{Context, Rejection, Trace, doubts};
 use crate::input::{Control, DomainEvent, Input, InputBody};
 use crate::patch::{Note, Outcome, Patch};
 use crate::record::{Phase, Record, StepState, Summary};
+use crate::trace;
 use crate::work::{WorkItem, WorkRef};
 
 /// What a transition works on; everything but the working copy is borrowed for its whole length.
@@ -134,7 +135,10 @@ impl<'a> Run<'a> {
                 .correlation_id
                 .filter(|root| *root != instance.key.as_str())
                 .map(str::to_owned),
-            traceparent: origin.traceparent.map(str::to_owned),
+            traceparent: Some(origin.traceparent.map_or_else(
+                || trace::of_life(context.cluster, instance, origin.id),
+                str::to_owned,
+            )),
             hops: origin.hops,
             input: origin.input.map(ByteBuf::from),
             steps: definition.steps.iter().map(|_| StepState::pending()).collect(),

@@ -33,6 +33,22 @@ fn control_content(input: &Input) -> u32 {
         | InputBody::Event(_)
         | InputBody::Result(_)
         | InputBody::Timer { .. } => 0,
+        InputBody::Control(Control::Start {
+            input,
+            parent,
+            on_conflict,
+            ..
+        }) => {
+            // Each repetition of a request has a trace of its own.
+            let start = Control::Start {
+                input: input.clone(),
+                parent: parent.clone(),
+                on_conflict: on_conflict.clone(),
+                traceparent: None,
+            };
+            let bytes = postcard::to_stdvec(&start).expect("a control is plain data");
+            content(&[&bytes])
+        }
         InputBody::Control(control) => {
             let bytes = postcard::to_stdvec(control).expect("a control is plain data");
             content(&[&bytes])

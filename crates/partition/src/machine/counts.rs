@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use saga_runner_kernel::ids::{SagaName, TimeMs};
+use saga_runner_kernel::ids::{SagaName, TenantId, TimeMs};
 use saga_runner_kernel::input::{Input, InputBody};
 use saga_runner_kernel::patch::{Note, Outcome};
 use saga_runner_kernel::record::Phase;
@@ -11,6 +11,7 @@ use saga_runner_kernel::record::Phase;
 #[derive(Debug, Default)]
 pub struct Counts {
     pub inputs: BTreeMap<(&'static str, &'static str), u64>,
+    pub tenants: BTreeMap<TenantId, u64>,
     pub started: BTreeMap<SagaName, u64>,
     pub ended: BTreeMap<(SagaName, &'static str), u64>,
     pub finally_failed: BTreeMap<SagaName, u64>,
@@ -33,18 +34,29 @@ impl Counts {
             Outcome::Deferred => "deferred",
             Outcome::Ignored(reason) => reason.as_str(),
         };
+        self.counted(input, outcome);
+    }
+
+    /// Counts the input by what it is, and by its tenant.
+    fn counted(&mut self, input: &Input, outcome: &'static str) {
         *self.inputs.entry((kind(input), outcome)).or_default() += 1;
+        let tenant = &input.instance.tenant;
+        if let Some(count) = self.tenants.get_mut(tenant) {
+            *count += 1;
+        } else {
+            self.tenants.insert(tenant.clone(), 1);
+        }
     }
 
     /// The input waits behind a dead letter.
     pub fn waiting(&mut self, input: &Input) {
-        *self.inputs.entry((kind(input), "waiting")).or_default() += 1;
+        self.counted(input, "waiting");
     }
 
     /// The input, or what never became one, is a dead letter.
     pub fn dead(&mut self, input: Option<&Input>, reason: &str) {
         if let Some(input) = input {
-            *self.inputs.entry((kind(input), "dead")).or_default() += 1;
+            self.counted(input, "dead");
         }
         *self.dead.entry(reason.to_owned()).or_default() += 1;
     }

@@ -26,6 +26,7 @@ mod replacing;
 mod schedules;
 pub mod source;
 pub mod staging;
+pub mod story;
 pub mod timers;
 pub mod watch;
 
@@ -45,6 +46,7 @@ use crash_isolation::CrashIsolation;
 pub use fault::is_of_process;
 use source::StreamIdentity;
 use staging::{Ground, Run, Staged};
+use story::Story;
 
 /// Rows that one commit forgets at most, besides twice as many as it ended.
 const PRUNE_ROWS: usize = 64;
@@ -119,6 +121,7 @@ impl Partition {
             stamps: self.stamps,
             next_due: self.next_due,
             held: self.held,
+            story: Story::begun(),
             ..Staged::default()
         }
     }

@@ -32,7 +32,7 @@ impl Run<'_> {
         if patch.deferred && !self.defer(input, reason, log_sequence, turn)? {
             return self.dead_letter(input, before, Fault::overflow(self.ground.limits), turn);
         }
-        self.tell_decision(input, &patch);
+        self.tell_decision(input, before.as_ref(), &patch);
         let begins = before.is_none() && (patch.record.is_some() || patch.ended.is_some());
         if begins {
             self.staged.counts.started(&id.saga);
@@ -82,8 +82,11 @@ impl Run<'_> {
     }
 
     /// Counts and logs what was decided, and tells who listens.
-    fn tell_decision(&mut self, input: &Input, patch: &Patch) {
-        self.tell(input, Told::Outcome(patch.outcome, &patch.notes));
+    fn tell_decision(&mut self, input: &Input, before: Option<&Record>, patch: &Patch) {
+        self.count(input, Told::Outcome(patch.outcome, &patch.notes));
+        self.staged
+            .story
+            .transition(input, before, patch, self.ground.definitions);
         if let Outcome::Ignored(reason @ (IgnoreReason::SameSequence | IgnoreReason::TooOld)) = patch.outcome
         {
             tracing::warn!(

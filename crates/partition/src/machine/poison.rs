@@ -80,6 +80,9 @@ impl Run<'_> {
             about: refused_owner(input),
         };
         self.batch.put_dead_letter(number, &letter)?;
+        self.staged
+            .story
+            .dead(input, record.as_ref(), &letter.reason, number);
         if let (InputBody::Control(Control::RegisterAlias { owner }), Some(alias)) =
             (&input.body, Alias::of(&id.key))
         {
@@ -108,10 +111,6 @@ impl Run<'_> {
                 message: &letter.message,
             },
         );
-        tracing::warn!(
-            instance = %id, reason = letter.reason, dead_letter = number,
-            "an input cannot be applied and is a dead letter"
-        );
         // What has passed a dead letter does not take its place.
         let has_passed = passes(input) && self.waiting(id).behind.is_some();
         if !fault.parks || has_passed || matches!(input.body, InputBody::Control(_)) {
@@ -135,6 +134,7 @@ impl Run<'_> {
         waiting.behind = Some(number);
         self.batch.put_blocked(id, Some(number))?;
         self.set_waiting(id, waiting);
+        self.staged.story.blocked(id, number);
         Ok(Fate::Poison)
     }
 
@@ -226,6 +226,7 @@ impl Run<'_> {
             about: None,
         };
         self.staged.counts.dead(None, message.reason);
+        self.staged.story.unreadable(message, stream, number);
         self.batch.put_dead_letter(number, &letter)
     }
 

@@ -15,6 +15,7 @@ use saga_runner_kernel::work::{WorkItem, WorkRef};
 
 use super::counts::Counts;
 use super::crash_isolation::CrashIsolation;
+use super::story::Story;
 use super::watch::{Told, Watch};
 use crate::storage::listed::StatusChanges;
 use crate::storage::rows::{Stamp, UseChanges, Waiting};
@@ -81,6 +82,8 @@ pub struct Staged {
     /// Inputs applied, set aside or refused so far.
     pub inputs: usize,
     pub counts: Counts,
+    /// What is logged.
+    pub story: Story,
 }
 
 impl Run<'_> {
@@ -90,9 +93,14 @@ impl Run<'_> {
         self.staged.counters.log_sequence
     }
 
-    /// Tells the outcome of an input.
+    /// Tells the outcome of an input for which no transition is written.
     pub fn tell(&mut self, input: &Input, what: Told<'_>) {
-        tracing::debug!(instance = %input.instance, input = input.id, outcome = what.as_str(), "an input was decided");
+        self.staged.story.input(input, what.as_str());
+        self.count(input, what);
+    }
+
+    /// Counts the outcome of an input, and tells who listens.
+    pub fn count(&mut self, input: &Input, what: Told<'_>) {
         match what {
             Told::Outcome(outcome, _) => self.staged.counts.input(input, outcome),
             Told::Dead { reason, .. } => self.staged.counts.dead(Some(input), reason),

@@ -246,6 +246,14 @@ impl Reader {
         self.view(|view| work_after(view, after, bound))
     }
 
+    /// How many dead letters there are.
+    ///
+    /// # Errors
+    /// What is wrong with the environment.
+    pub fn dead_letter_count(&self) -> Result<u64, StorageError> {
+        self.view(|view| view.count(DEAD_LETTERS))
+    }
+
     /// Proves that the environment answers.
     ///
     /// # Errors

@@ -21,6 +21,10 @@ pub(super) async fn route(
 ) -> Result<(), BrokerError> {
     let (tenant, result) = match ctx.router.route(stream, message, out) {
         Outcome::Routed => return Ok(()),
+        Outcome::Unclaimed => {
+            ctx.metrics.events_unclaimed.inc();
+            return Ok(());
+        }
         Outcome::Unaddressed { tenant, result } => (tenant, result),
     };
     if let Some(instance) = instance_of(ctx, &tenant, &result).await? {

@@ -32,7 +32,7 @@ impl Decoder {
             let control = envelope.verb.as_str();
             return Err(wrong_subject(&format!("{control} with a parent or a principal")));
         }
-        decoded(instance, envelope)
+        decoded(instance, envelope, traced(message))
     }
 
     /// By the runners' own subject.
@@ -47,7 +47,7 @@ impl Decoder {
             let text = format!("{verb} needs the role operator, and the principal of the message has {has}");
             return Err(Defect::new("control.principal", text));
         }
-        decoded(instance, envelope)
+        decoded(instance, envelope, traced(message))
     }
 
     fn control_message(&self, message: &Message) -> Result<ControlMessage, Defect> {
@@ -155,7 +155,11 @@ fn unfit(message: &'static str) -> Defect {
 }
 
 /// The same as the instance takes it. The principal is that of an operator's decision.
-fn decoded(instance: InstanceId, envelope: ControlMessage) -> Result<Decoded, Defect> {
+fn decoded(
+    instance: InstanceId,
+    envelope: ControlMessage,
+    traceparent: Option<String>,
+) -> Result<Decoded, Defect> {
     let principal = envelope.principal.unwrap_or_else(Principal::nobody);
     let control = match envelope.verb {
         ControlVerb::Outcome {
@@ -163,7 +167,7 @@ fn decoded(instance: InstanceId, envelope: ControlMessage) -> Result<Decoded, De
             result_type,
             payload,
         } => return outcome_of(instance, command_id, result_type, payload),
-        verb @ ControlVerb::Start { .. } => start(verb, principal)?,
+        verb @ ControlVerb::Start { .. } => start(verb, principal, traceparent)?,
         ControlVerb::Cancel { reason, mode } => Control::Cancel { reason, mode },
         ControlVerb::Signal { name, data, by, hops } => {
             let data = serde_json::Value::Object(data).to_string().into();
@@ -232,6 +236,18 @@ fn decoded(instance: InstanceId, envelope: ControlMessage) -> Result<Decoded, De
     })
 }
 
+/// The trace that the header of a message names. One that is there twice names none.
+fn traced(message: &Message) -> Option<String> {
+    let mut named = message
+        .headers
+        .iter()
+        .filter(|(name, _)| name.eq_ignore_ascii_case(trace::HEADER));
+    match (named.next(), named.next()) {
+        (Some((_, text)), None) => trace::of_header(text),
+        _ => None,
+    }
+}
+
 fn decide_stuck(verdict: Verdict, stuck: Stuck, principal: Principal) -> Result<Control, Defect> {
     if verdict == Verdict::Retry && stuck == Stuck::default() && principal.is_silent() {
         return Ok(Control::Retry);
@@ -240,7 +256,7 @@ fn decide_stuck(verdict: Verdict, stuck: Stuck, principal: Principal) -> Result<
     decision.map(Control::DecideStuck).map_err(unfit)
 }
 
-fn start(verb: ControlVerb, principal: Principal) -> Result<Control, Defect> {
+fn start(verb: ControlVerb, principal: Principal, traceparent: Option<String>) -> Result<Control, Defect> {
     let ControlVerb::Start {
         input,
         parent,
@@ -253,6 +269,7 @@ fn start(verb: ControlVerb, principal: Principal) -> Result<Control, Defect> {
         input: serde_json::Value::Object(input).to_string().into(),
         parent,
         on_conflict: on_conflict.decide(principal).map_err(unfit)?,
+        traceparent,
     })
 }
 

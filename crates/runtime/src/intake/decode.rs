@@ -201,9 +201,8 @@ impl Decoder {
         let traceparent = raw
             .traceparent
             .as_deref()
-            .filter(|text| trace::is_traceparent(text))
-            .or_else(|| headers.traceparent.filter(|text| trace::is_traceparent(text)))
-            .map(str::to_owned);
+            .and_then(trace::of_header)
+            .or_else(|| headers.traceparent.and_then(trace::of_header));
         Ok(DomainEvent {
             event_id,
             event_type: raw.event_type,

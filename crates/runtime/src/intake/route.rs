@@ -40,6 +40,8 @@ type Addressee = (SagaName, Result<Key, Defect>);
 pub enum Outcome {
     /// Everything it yields was appended.
     Routed,
+    /// It is an event that no saga reacts to.
+    Unclaimed,
     /// The instance is known only to the command of this result.
     Unaddressed { tenant: TenantId, result: WorkResult },
 }
@@ -48,7 +50,9 @@ impl Router {
     /// Appends what `message` yields, for each shard in the order of the sagas.
     pub fn route(&self, stream: SourceStream, message: &Message, out: &mut Vec<Routed>) -> Outcome {
         match self.decoder.decode(stream, message) {
-            Ok(Decoded::Event { tenant, event }) => self.route_event(stream, &tenant, event, message, out),
+            Ok(Decoded::Event { tenant, event }) => {
+                return self.route_event(stream, &tenant, event, message, out);
+            }
             Ok(Decoded::Result { instance, result }) => {
                 self.route_result(stream, instance, result, message, out);
             }
@@ -121,15 +125,25 @@ impl Router {
         event: DomainEvent,
         message: &Message,
         out: &mut Vec<Routed>,
-    ) {
+    ) -> Outcome {
         let definitions = self.definitions.now();
         let interested = definitions.interested(&event.event_type);
         if interested.is_empty() {
-            return;
+            tracing::debug!(
+                tenant = tenant.as_str(),
+                event_type = event.event_type,
+                event_id = event.event_id.as_str(),
+                sequence = message.stream_sequence,
+                "no saga reacts to an event of this type"
+            );
+            return Outcome::Unclaimed;
         }
         let addressed = match self.addressees(interested, &event, message) {
             Ok(addressed) => addressed,
-            Err(defect) => return self.refuse((tenant.clone(), defect), message, out),
+            Err(defect) => {
+                self.refuse((tenant.clone(), defect), message, out);
+                return Outcome::Routed;
+            }
         };
         let mut keys = Vec::with_capacity(addressed.len());
         for (saga, key) in addressed {
@@ -142,7 +156,7 @@ impl Router {
         let last = keys.len().saturating_sub(1);
         for (at, (saga, key)) in keys.into_iter().enumerate() {
             let event = if at == last { event.take() } else { event.clone() };
-            let Some(event) = event else { return };
+            let Some(event) = event else { break };
             let id = event.event_id.as_str().to_owned();
             let instance = InstanceId {
                 tenant: tenant.clone(),
@@ -151,6 +165,7 @@ impl Router {
             };
             self.push(stream, message, instance, id, InputBody::Event(event), out);
         }
+        Outcome::Routed
     }
 
     /// The sagas that react, each with its keys or why it has none. The payload is parsed here, once.

@@ -15,6 +15,7 @@ use super::batch::{Gathered, Item};
 use super::figures;
 use super::mailbox::{Arrival, Released};
 use super::shard_loop::{End, ShardLoop};
+use super::spans::{self, Taken};
 use super::status::{Figures, ShardState};
 use super::watchers::Touched;
 use crate::kernel::ids::InstanceId;
@@ -23,6 +24,7 @@ use crate::kernel::planted::{Bug, is_planted};
 use crate::storage::StorageError;
 use crate::storage::rows::{InboxRow, Suspect};
 use crate::telemetry::CONTROL_REFUSALS;
+use crate::telemetry::metrics::IntGauge;
 
 /// Rows that a commit forgets at most which does nothing else: as many as find room for their deletion.
 const PRUNE_ALONE: [usize; 3] = [1_024, 64, 4];
@@ -53,6 +55,7 @@ struct Committed {
     answers: Vec<Option<Answer>>,
     /// What it has to do with, where somebody watches instances.
     touched: Option<Touched>,
+    taken: Taken,
 }
 
 impl ShardLoop {
@@ -194,7 +197,14 @@ impl ShardLoop {
         gauge.set(i64::try_from(timers).unwrap_or(i64::MAX));
     }
 
+    /// 1 while the storage is full.
+    pub fn full_gauge(&self) -> IntGauge {
+        let shard = self.index.to_string();
+        self.metrics.storage_full.with_label_values(&[&shard])
+    }
+
     fn storage_full(&self, message: String) {
+        self.full_gauge().set(1);
         if self.status.state() == ShardState::Running {
             tracing::error!(
                 shard = self.index,
@@ -342,6 +352,7 @@ impl ShardLoop {
         let now = self.clock.now();
         let prune = begin >= self.next_prune;
         let mut staged = self.partition.stage();
+        staged.story.is_detailed |= self.metrics.spans.is_on();
         let touched = self.status.watchers.listen();
         let (answers, found) = self.store.write::<_, StorageError>(|batch| {
             let mut run = self.partition.run_in(batch, &mut staged, now);
@@ -382,6 +393,7 @@ impl ShardLoop {
             found,
             answers,
             touched,
+            taken: Taken { began: now, took },
         })
     }
 
@@ -392,12 +404,14 @@ impl ShardLoop {
             found,
             answers,
             touched,
+            taken,
         } = committed;
         for id in staged.resumable {
             self.gathered.push(Item::Resume(id));
         }
         if self.status.state() != ShardState::Running {
             tracing::info!(shard = self.index, "there is room again");
+            self.full_gauge().set(0);
             self.status.set_state(ShardState::Running);
         }
         let figures = Figures {
@@ -421,6 +435,9 @@ impl ShardLoop {
             .with_label_values(&[self.index.to_string().as_str()])
             .set(found.outbox_rows as i64);
         self.show_blocked();
+        staged.story.tell(self.index);
+        spans::record(&self.metrics.spans, &staged.story, self.index, taken);
+        figures::count_tenants(&staged.counts, &self.metrics, self.settings.metric_tenants);
         figures::count(&staged.counts, &self.metrics, now);
         if staged
             .counts

@@ -4,6 +4,7 @@ use saga_runner_partition::machine::counts::Counts;
 
 use super::mailbox::{Arrival, Delivery, Unreadable};
 use crate::kernel::ids::TimeMs;
+use crate::kernel::patch::IgnoreReason;
 use crate::telemetry::{CONTROL_REFUSALS, Metrics};
 
 /// Refused messages of one commit that have a line of their own.
@@ -38,6 +39,24 @@ pub(super) fn audit<'a>(shard: u16, deliveries: impl Iterator<Item = &'a Deliver
     }
     if untold > 0 {
         tracing::warn!(target: "audit", shard, untold, "further control messages were refused");
+    }
+}
+
+/// Series of inputs are there from the start, so that the first one of each kind is seen.
+pub(super) fn begin(metrics: &Metrics) {
+    let ignored = IgnoreReason::ALL.map(IgnoreReason::as_str);
+    for kind in ["event", "result", "timer", "control"] {
+        let outcomes = ["applied", "deferred", "waiting", "dead"];
+        for outcome in outcomes.iter().chain(&ignored) {
+            metrics.inputs.with_label_values(&[kind, outcome]);
+        }
+    }
+}
+
+/// Adds how many inputs each tenant had.
+pub(super) fn count_tenants(counts: &Counts, metrics: &Metrics, named_max: usize) {
+    for (tenant, count) in &counts.tenants {
+        metrics.tenant_inputs(tenant.as_str(), *count, named_max);
     }
 }
 

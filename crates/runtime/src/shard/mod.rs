@@ -13,6 +13,7 @@ pub mod mailbox;
 mod reposition;
 mod settings;
 mod shard_loop;
+mod spans;
 pub mod status;
 mod sweep;
 #[cfg(test)]

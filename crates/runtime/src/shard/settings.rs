@@ -42,6 +42,8 @@ pub struct Settings {
     pub timer_hold_max: Millis,
     /// Pause before a batch is tried again that found no room on the disk. Default 1 s.
     pub full_pause: Millis,
+    /// Tenants that metrics name, the first that send something; all others together are `other`. Default 50.
+    pub metric_tenants: usize,
 }
 
 impl Default for Settings {
@@ -60,6 +62,7 @@ impl Default for Settings {
             catch_up_wait: Millis::seconds(10),
             timer_hold_max: Millis::seconds(600),
             full_pause: Millis::seconds(1),
+            metric_tenants: 50,
         }
     }
 }

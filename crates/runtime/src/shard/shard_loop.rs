@@ -177,6 +177,8 @@ impl ShardLoop {
     async fn work(&mut self) -> Result<(), End> {
         tracing::info!(shard = self.index, positions = ?self.partition.positions, "shard works");
         self.show_blocked();
+        super::figures::begin(&self.metrics);
+        self.full_gauge().set(0);
         self.begin_catching_up();
         loop {
             // Shards stop before their relays do.
@@ -292,10 +294,16 @@ impl ShardLoop {
         let waiting = &self.partition.waiting;
         let look = self.sweep.look(&self.reader, floor, now, waiting);
         let timers = self.reader.timers_due(self.clock.now(), OVERDUE_MAX);
-        let (Some(overdue), Some(timers)) = (self.read(look)?, self.read(timers)?) else {
+        let letters = self.reader.dead_letter_count();
+        let (Some(overdue), Some(timers), Some(letters)) =
+            (self.read(look)?, self.read(timers)?, self.read(letters)?)
+        else {
             return Ok(());
         };
         self.show_overdue(timers);
+        let shard = self.index.to_string();
+        let present = self.metrics.dead_letters_present.with_label_values(&[&shard]);
+        present.set(i64::try_from(letters).unwrap_or(i64::MAX));
         if !overdue.is_empty() {
             self.hand_over(Released {
                 shard: self.index,

@@ -91,9 +91,34 @@ pub enum Task {
     /// Writes a backup of a shard.
     Backup,
     Http,
+    /// Sends spans.
+    Spans,
 }
 
 impl Task {
+    const ALL: [Self; 20] = [
+        Self::Shard,
+        Self::Relay,
+        Self::Retention,
+        Self::Reader,
+        Self::PrivateReader,
+        Self::Notices,
+        Self::Consumer,
+        Self::Cancellations,
+        Self::Command,
+        Self::Call,
+        Self::Secrets,
+        Self::Consumers,
+        Self::Cluster,
+        Self::Clock,
+        Self::Reload,
+        Self::Migration,
+        Self::Jobs,
+        Self::Ownership,
+        Self::Http,
+        Self::Spans,
+    ];
+
     /// The label in metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -118,6 +143,7 @@ impl Task {
             Self::Ownership => "ownership",
             Self::Backup => "backup",
             Self::Http => "http",
+            Self::Spans => "spans",
         }
     }
 }
@@ -186,6 +212,9 @@ impl Tasks {
     }
 
     fn running(threads: Threads, metrics: &Arc<Metrics>, clock: &Arc<dyn Clock>) -> Self {
+        for task in Task::ALL {
+            metrics.task_panics.with_label_values(&[task.as_str()]);
+        }
         Self(Arc::new(Inner {
             metrics: Arc::clone(metrics),
             troubles: Mutex::default(),

@@ -1,19 +1,33 @@
 //! Every series the runner exports. Labels come from closed sets; no ids.
 
-use prometheus::{
-    Encoder, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder,
-};
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+
 pub use prometheus::{Gauge, Histogram, IntCounter, IntGauge};
+use prometheus::{HistogramVec, IntCounterVec, IntGaugeVec, Registry};
+
+use super::Spans;
+use super::register::{SECONDS, counter, counters, fraction, gauge, gauges, histogram, histograms};
 
 /// Handles of all series, shared by reference.
 #[derive(Debug)]
 pub struct Metrics {
-    registry: Registry,
+    pub(super) registry: Registry,
+    /// What is told to whoever collects traces.
+    pub spans: Spans,
+    /// The tenants that have a label of their own.
+    pub(super) tenants: Mutex<BTreeSet<String>>,
+    /// 1, with the `version` of the program.
+    pub build_info: IntGaugeVec,
     /// Inputs by `kind` (event, result, timer, control) and `outcome` (applied, deferred, waiting, dead, or the
     /// reason why it was ignored).
     pub inputs: IntCounterVec,
+    /// Inputs by `tenant`, counted by [`Metrics::tenant_inputs`].
+    pub(super) inputs_of_tenants: IntCounterVec,
     /// Messages read, by `stream`.
     pub messages_read: IntCounterVec,
+    /// Events that no saga reacts to.
+    pub events_unclaimed: IntCounter,
     /// Readers that were dropped and rebuilt, by `stream` and `reason`.
     pub readers_rebuilt: IntCounterVec,
     /// Messages between a shard's position and the end of the stream, by `stream`.
@@ -67,6 +81,8 @@ pub struct Metrics {
     pub schedule_lateness_seconds: Histogram,
     /// Dead letters written, by `reason`.
     pub dead_letters: IntCounterVec,
+    /// Dead letters that nobody has decided about, by `shard`.
+    pub dead_letters_present: IntGaugeVec,
     /// Dead letters deleted because the shard had reached `storage.keep_dead_letters`.
     pub dead_letters_evicted: IntCounter,
     /// Results by `effect` and `result` (succeeded, failed, timed_out, known).
@@ -107,15 +123,28 @@ pub struct Metrics {
     pub definition_reloads: IntCounterVec,
     /// Tasks and threads that panicked, by `task`.
     pub task_panics: IntCounterVec,
+    /// Size of the file in which a shard stores its state, by `shard`.
+    pub storage_bytes: IntGaugeVec,
+    /// Largest size that the file of a shard may have.
+    pub storage_limit_bytes: IntGauge,
+    /// 1 for each shard that found no room to store something and takes no input until it does, else 0, by `shard`.
+    pub storage_full: IntGaugeVec,
+    /// Spans that were sent.
+    pub spans_exported: IntCounter,
+    /// Spans that were not sent, by `reason` (queue, export).
+    pub spans_dropped: IntCounterVec,
+    /// Jobs that this process carries on.
+    pub jobs_running: IntGauge,
+    /// Jobs that ended, by `outcome` (completed, stopped, failed).
+    pub jobs_ended: IntCounterVec,
+    /// Instances that a job has handled, by `verb` and `outcome` (applied, ignored, failed).
+    pub job_instances: IntCounterVec,
     /// 1 for each halted shard, by `shard` and `reason`.
     pub shards_halted: IntGaugeVec,
     /// 1 for each shard that is fenced and sends nothing, by `shard` and `reason` (unrenewed, taken, held).
     pub shards_fenced: IntGaugeVec,
 }
 
-const SECONDS: [f64; 14] = [
-    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 30.0,
-];
 const LONG_SECONDS: [f64; 9] = [0.1, 0.5, 1.0, 5.0, 30.0, 60.0, 600.0, 3_600.0, 86_400.0];
 const COUNTS: [f64; 10] = [1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0];
 
@@ -131,13 +160,25 @@ impl Metrics {
             .expect("the prefix is a legal metric name");
         let r = &registry;
         let metrics = Self {
+            build_info: gauges(r, "build_info", "1, with the version.", &["version"]),
             inputs: counters(
                 r,
                 "inputs_total",
                 "Inputs, by kind and outcome.",
                 &["kind", "outcome"],
             ),
+            inputs_of_tenants: counters(
+                r,
+                "tenant_inputs_total",
+                "Inputs, by tenant; those beyond shard.metric_tenants are together other.",
+                &["tenant"],
+            ),
             messages_read: counters(r, "messages_read_total", "Messages read, by stream.", &["stream"]),
+            events_unclaimed: counter(
+                r,
+                "events_unclaimed_total",
+                "Events of a type that no saga reacts to.",
+            ),
             readers_rebuilt: counters(
                 r,
                 "readers_rebuilt_total",
@@ -266,6 +307,12 @@ impl Metrics {
                 "Dead letters written, by reason.",
                 &["reason"],
             ),
+            dead_letters_present: gauges(
+                r,
+                "dead_letters_present",
+                "Dead letters that nobody has decided about.",
+                &["shard"],
+            ),
             dead_letters_evicted: counter(
                 r,
                 "dead_letters_evicted_total",
@@ -379,6 +426,47 @@ impl Metrics {
                 "Tasks and threads that panicked.",
                 &["task"],
             ),
+            storage_bytes: gauges(
+                r,
+                "storage_bytes",
+                "Size of the file in which a shard stores its state.",
+                &["shard"],
+            ),
+            storage_limit_bytes: gauge(
+                r,
+                "storage_limit_bytes",
+                "Largest size that the file of a shard may have (storage.max_bytes).",
+            ),
+            storage_full: gauges(
+                r,
+                "storage_full",
+                "1 for each shard that finds no room to store inputs and takes none until there is some, else 0.",
+                &["shard"],
+            ),
+            spans_exported: counter(
+                r,
+                "spans_exported_total",
+                "Spans sent to the collector of traces.",
+            ),
+            spans_dropped: counters(
+                r,
+                "spans_dropped_total",
+                "Spans that were not sent, by reason.",
+                &["reason"],
+            ),
+            jobs_running: gauge(r, "jobs_running", "Jobs that this process carries on."),
+            jobs_ended: counters(
+                r,
+                "jobs_ended_total",
+                "Jobs that ended, by outcome.",
+                &["outcome"],
+            ),
+            job_instances: counters(
+                r,
+                "job_instances_total",
+                "Instances that jobs have handled, by verb and outcome.",
+                &["verb", "outcome"],
+            ),
             shards_halted: gauges(
                 r,
                 "shards_halted",
@@ -391,25 +479,12 @@ impl Metrics {
                 "1 for each shard that is fenced and sends nothing, by reason.",
                 &["shard", "reason"],
             ),
+            spans: Spans::default(),
+            tenants: Mutex::default(),
             registry,
         };
-        for reason in CONTROL_REFUSALS {
-            // There from the start, so that an alert sees the first one.
-            metrics.controls_refused.with_label_values(&[reason]);
-        }
+        metrics.begin();
         metrics
-    }
-
-    /// All series in the Prometheus text format, those of the process included.
-    #[must_use]
-    pub fn render(&self) -> String {
-        let mut families = self.registry.gather();
-        families.extend(prometheus::gather());
-        let mut out = Vec::new();
-        TextEncoder::new()
-            .encode(&families, &mut out)
-            .expect("encoding into memory");
-        String::from_utf8(out).expect("the text format is UTF-8")
     }
 }
 
@@ -419,77 +494,29 @@ impl Default for Metrics {
     }
 }
 
-fn counters(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
-    register(registry, IntCounterVec::new(Opts::new(name, help), labels))
-}
-
-fn counter(registry: &Registry, name: &str, help: &str) -> IntCounter {
-    register(registry, IntCounter::new(name, help))
-}
-
-fn gauges(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
-    register(registry, IntGaugeVec::new(Opts::new(name, help), labels))
-}
-
-fn gauge(registry: &Registry, name: &str, help: &str) -> IntGauge {
-    register(registry, IntGauge::new(name, help))
-}
-
-fn fraction(registry: &Registry, name: &str, help: &str) -> Gauge {
-    register(registry, Gauge::new(name, help))
-}
-
-fn histogram(registry: &Registry, name: &str, help: &str, buckets: &[f64]) -> Histogram {
-    let options = HistogramOpts::new(name, help).buckets(buckets.to_vec());
-    register(registry, Histogram::with_opts(options))
-}
-
-fn histograms(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> HistogramVec {
-    let options = HistogramOpts::new(name, help).buckets(SECONDS.to_vec());
-    register(registry, HistogramVec::new(options, labels))
-}
-
-fn register<C>(registry: &Registry, collector: prometheus::Result<C>) -> C
-where
-    C: prometheus::core::Collector + Clone + 'static,
-{
-    let collector = collector.expect("names and labels are constants");
-    registry
-        .register(Box::new(collector.clone()))
-        .expect("each name is registered once");
-    collector
-}
-
-impl Metrics {
-    /// The shard is open in this process.
-    pub fn shard_opened(&self, shard: u16) {
-        self.shards_open.with_label_values(&[&shard.to_string()]).set(1);
-    }
-
-    /// The shard is closed: drops its gauges, and the reason why it was `halted`.
-    pub fn shard_closed(&self, shard: u16, halted: Option<&str>) {
-        let shard = shard.to_string();
-        self.shards_open.with_label_values(&[&shard]).set(0);
-        for gauges in [
-            &self.outbox_rows,
-            &self.instances_blocked,
-            &self.shards_catching_up,
-            &self.timers_overdue,
-            &self.outbox_oldest_seconds,
-            &self.outbox_refused,
-        ] {
-            // An error means that the gauge was never set.
-            drop(gauges.remove_label_values(&[&shard]));
-        }
-        if let Some(reason) = halted {
-            drop(self.shards_halted.remove_label_values(&[&shard, reason]));
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counters_that_alerts_watch_are_there_before_the_first_increase() {
+        let metrics = Metrics::new();
+        metrics.saga_activated("order");
+        let text = metrics.render();
+        for line in [
+            format!(
+                "saga_runner_build_info{{version=\"{}\"}} 1",
+                env!("CARGO_PKG_VERSION")
+            ),
+            "saga_runner_jobs_ended_total{outcome=\"failed\"} 0".to_owned(),
+            "saga_runner_definition_reloads_total{outcome=\"refused\"} 0".to_owned(),
+            "saga_runner_messages_relayed_total{destination=\"effect\",outcome=\"refused\"} 0".to_owned(),
+            "saga_runner_steps_stuck_total{saga=\"order\",what=\"compensation\"} 0".to_owned(),
+            "saga_runner_instances_ended_total{phase=\"failed\",saga=\"order\"} 0".to_owned(),
+        ] {
+            assert!(text.contains(&line), "{line}\n{text}");
+        }
+    }
 
     #[test]
     fn series_carry_the_prefix() {

@@ -1,5 +1,9 @@
-//! The only place that names `prometheus`.
+//! Figures for the operator; the only place that names `prometheus`.
 
+mod known;
 pub mod metrics;
+mod register;
+pub mod spans;
 
 pub use metrics::{CONTROL_REFUSALS, Metrics};
+pub use spans::{Span, SpanKind, Spans};

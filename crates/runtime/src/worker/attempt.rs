@@ -15,8 +15,13 @@ use crate::kernel::breaker::CallEnd;
 use crate::kernel::definition::EffectDefinition;
 use crate::kernel::envelope::{EffectCommand, EffectProgress};
 use crate::kernel::ids::{CommandId, TenantId, TimeMs};
+use crate::kernel::trace;
 use crate::ports::broker::Message;
 use crate::ports::dispatch::Intent;
+use crate::telemetry::{Span, SpanKind};
+
+/// The target of all lines about one instance, as those of its transitions have it.
+const TARGET: &str = "saga_runner::instance";
 
 /// Shortest pause before another attempt, in milliseconds.
 const PAUSE_MS_MIN: u64 = 50;
@@ -54,6 +59,19 @@ pub enum Reason {
 }
 
 impl Reason {
+    pub const ALL: [Self; 10] = [
+        Self::Retry,
+        Self::AnotherWorker,
+        Self::NotDue,
+        Self::Breaker,
+        Self::TenantBusy,
+        Self::Busy,
+        Self::TenantRate,
+        Self::Drain,
+        Self::Broker,
+        Self::Lost,
+    ];
+
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Retry => "retry",
@@ -226,7 +244,59 @@ impl Executor {
             .effect_calls
             .with_label_values(&[self.definition.name.as_str(), class])
             .inc();
+        let (command, meta) = (call.command, &call.command.metadata);
+        tracing::debug!(
+            target: TARGET,
+            tenant = command.tenant_id.as_str(),
+            saga = meta.saga.as_str(),
+            key = meta.key.as_str(),
+            effect = %self.definition.name,
+            command = %command.command_id,
+            path = meta.path,
+            upstream = self.upstream.as_deref(),
+            class,
+            took_seconds = took.as_secs_f64(),
+            trace_id = trace_id(command),
+            "upstream was called"
+        );
+        self.record_span(call, class, took);
         outcome
+    }
+
+    /// Hands over the span of a call.
+    fn record_span(&self, call: &CallContext<'_>, class: &str, took: Duration) {
+        let spans = &self.metrics.spans;
+        if !spans.takes(call.traceparent) {
+            return;
+        }
+        let (command, meta) = (call.command, &call.command.metadata);
+        let parent = meta.traceparent.as_deref().and_then(trace::span_id);
+        let mut attributes = vec![
+            ("saga_runner.tenant", command.tenant_id.as_str().to_owned()),
+            ("saga_runner.saga", meta.saga.as_str().to_owned()),
+            ("saga_runner.key", meta.key.as_str().to_owned()),
+            ("saga_runner.effect", self.definition.name.to_string()),
+            ("saga_runner.command", command.command_id.to_string()),
+            ("saga_runner.path", meta.path.clone()),
+            ("saga_runner.attempt", meta.attempt.to_string()),
+        ];
+        let upstream = self.upstream.as_deref();
+        attributes.extend(upstream.map(|upstream| ("server.address", upstream.to_owned())));
+        spans.push(Span {
+            name: if meta.path.contains(".compensate") {
+                "compensate"
+            } else {
+                "call"
+            },
+            kind: SpanKind::Client,
+            traceparent: call.traceparent.to_owned(),
+            parent: parent.map(str::to_owned),
+            link: None,
+            began_ms: call.now.0,
+            took,
+            attributes,
+            error: (class != "succeeded").then(|| class.to_owned()),
+        });
     }
 
     /// The pause before the attempt after `calls`, `None` if there is to be none.
@@ -271,12 +341,76 @@ impl Executor {
             command = %command.command_id,
             path = command.metadata.path,
             class = &*failure.class,
+            error = failure.message,
             calls = progress.calls,
             outcome_known = !progress.outcome_unknown,
             exhausted,
+            trace_id = trace_id(command),
             "effect has failed"
         );
     }
+
+    /// Logs that a call has failed and another one follows `pause` later.
+    pub(super) fn log_retry(
+        &self,
+        command: &EffectCommand<'_>,
+        progress: &EffectProgress,
+        pause: Duration,
+        failure: &CallFailure,
+    ) {
+        tracing::info!(
+            target: TARGET,
+            tenant = command.tenant_id.as_str(),
+            saga = command.metadata.saga.as_str(),
+            key = command.metadata.key.as_str(),
+            effect = %self.definition.name,
+            command = %command.command_id,
+            path = command.metadata.path,
+            class = &*failure.class,
+            error = failure.message,
+            calls = progress.calls,
+            outcome_known = !progress.outcome_unknown,
+            retry_in_seconds = pause.as_secs_f64(),
+            trace_id = trace_id(command),
+            "call of an effect has failed, another one follows"
+        );
+    }
+
+    /// Logs that a command gets an answer without a call.
+    pub(super) fn log_uncalled(&self, command: &EffectCommand<'_>, reason: &str) {
+        tracing::warn!(
+            target: TARGET,
+            tenant = command.tenant_id.as_str(),
+            saga = command.metadata.saga.as_str(),
+            key = command.metadata.key.as_str(),
+            effect = %self.definition.name,
+            command = %command.command_id,
+            path = command.metadata.path,
+            reason,
+            trace_id = trace_id(command),
+            "effect is not called"
+        );
+    }
+}
+
+/// The trace of a command, where it has one.
+fn trace_id<'c>(command: &'c EffectCommand<'_>) -> Option<&'c str> {
+    command.metadata.traceparent.as_deref().and_then(trace::trace_id)
+}
+
+/// What the upstream is told of the trace: the command's, or one that all its attempts share, and a span of this call, which comes after
+/// `calls` others. It is derived, so no source of randomness is needed; the turn tells apart what two workers call that know nothing of
+/// each other.
+pub fn traceparent(command: &EffectCommand<'_>, calls: u32, turn: Turn<'_>) -> String {
+    let (_, bits) = command.command_id.0.as_u64_pair();
+    let call = u64::from(calls)
+        .wrapping_add(1)
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let span = scattered(u64::MAX, bits ^ call ^ turn.seed.rotate_left(17));
+    let known = command.metadata.traceparent.as_deref();
+    known
+        .and_then(|known| trace::with_span(known, span))
+        .unwrap_or_else(|| format!("00-{}-{:016x}-01", command.command_id.0.simple(), span.max(1)))
 }
 
 /// Whether another call may follow one that has failed in this way, under the same idempotency key.

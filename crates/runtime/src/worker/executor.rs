@@ -99,6 +99,11 @@ pub struct Series {
 
 impl Series {
     pub fn of(metrics: &Metrics, effect: &str) -> Self {
+        for reason in Reason::ALL {
+            metrics
+                .effect_commands_returned
+                .with_label_values(&[effect, reason.as_str()]);
+        }
         let results = |result: &str| metrics.effect_results.with_label_values(&[effect, result]);
         Self {
             running: metrics.effect_commands_in_progress.with_label_values(&[effect]),

@@ -82,6 +82,7 @@ pub(super) fn control(item: &WorkItem) -> Control {
             input: input.clone(),
             parent: Some(parent(*depth, *undoable)),
             on_conflict: OnConflict::Fail,
+            traceparent: None,
         },
         SagaMessage::CancelChild { undo, known } => Control::CancelChild {
             parent: parent(0, false),
@@ -354,6 +355,7 @@ fn no_saga_starts_itself_nor_too_deep() {
             input: bytes::Bytes::from_static(b"{}"),
             parent: Some(asks),
             on_conflict: OnConflict::Fail,
+            traceparent: None,
         };
         world.control("s", start);
         world

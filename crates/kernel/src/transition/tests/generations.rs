@@ -51,6 +51,7 @@ fn request() -> Control {
         input: Bytes::from_static(b"{}"),
         parent: None,
         on_conflict: OnConflict::Fail,
+        traceparent: None,
     }
 }
 
@@ -291,6 +292,7 @@ fn asked_by(key: &str, command: u128) -> Control {
         input: Bytes::from_static(b"{}"),
         parent: Some(parent),
         on_conflict: OnConflict::Fail,
+        traceparent: None,
     }
 }
 

@@ -159,6 +159,7 @@ fn the_program_is_given_everything_that_happens() {
             input,
             parent: None,
             on_conflict: OnConflict::Fail,
+            traceparent: None,
         },
     );
     assert_eq!(world.data()["seen"]["kind"], "start");

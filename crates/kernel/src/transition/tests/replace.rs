@@ -26,6 +26,7 @@ fn start(n: u32, on_conflict: OnConflict) -> Control {
         input: Bytes::from(json!({"n": n}).to_string()),
         parent: None,
         on_conflict,
+        traceparent: None,
     }
 }
 

@@ -32,6 +32,7 @@ fn start(input: &Value) -> Control {
         input: Bytes::from(input.to_string()),
         parent: None,
         on_conflict: OnConflict::Fail,
+        traceparent: None,
     }
 }
 

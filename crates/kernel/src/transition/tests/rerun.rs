@@ -236,6 +236,7 @@ fn a_restart_keeps_nothing_but_the_input() {
         input: br#"{"total":3}"#.as_slice().into(),
         parent: None,
         on_conflict: OnConflict::Fail,
+        traceparent: None,
     };
     world.control("r-1", start);
     let key = world.newest("steps.pay").idempotency_key.clone();

@@ -312,6 +312,7 @@ fn nothing_that_stands_is_forgotten_by_a_restart() {
                 input,
                 parent,
                 on_conflict: OnConflict::Fail,
+                traceparent: None,
             },
         );
         world.succeed("steps.look", &json!({}));

@@ -50,6 +50,7 @@ fn running() -> World {
             input,
             parent,
             on_conflict: OnConflict::Fail,
+            traceparent: None,
         },
     );
     world.succeed("steps.pay", &json!({}));

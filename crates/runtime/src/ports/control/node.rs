@@ -40,8 +40,13 @@ pub trait NodeControl: Send + Sync + 'static {
     /// [`ReloadError`]: nothing has changed.
     async fn reload(&self) -> Result<Reloaded, ReloadError>;
 
-    /// Publishes a domain event for `tenant`.
-    async fn publish_event(&self, tenant: &TenantId, event: Bytes) -> Result<Published, ControlError>;
+    /// Publishes a domain event for `tenant`, as part of the trace of whoever sends it; that of the event comes first.
+    async fn publish_event(
+        &self,
+        tenant: &TenantId,
+        event: Bytes,
+        traceparent: Option<String>,
+    ) -> Result<Published, ControlError>;
 
     /// Whom a callback token is for; `None` where this cluster did not make it.
     fn callback(&self, token: &str) -> Option<Callback>;

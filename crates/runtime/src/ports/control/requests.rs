@@ -18,6 +18,8 @@ pub struct StartRequest {
     pub on_conflict: ConflictPolicy,
     /// Who asks, and why.
     pub principal: Principal,
+    /// The trace of whoever asks.
+    pub traceparent: Option<String>,
 }
 
 /// How long somebody waits for the outcome of a request.

@@ -507,6 +507,7 @@ async fn the_address_of_a_schedule_is_no_instance() {
         body: InputBody::Control(Control::Start {
             input: Bytes::from_static(b"{}"),
             on_conflict: OnConflict::Fail,
+            traceparent: None,
             parent: Some(ParentRef {
                 saga: saga(),
                 key: Key::parse("parent").unwrap(),

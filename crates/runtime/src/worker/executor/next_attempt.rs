@@ -38,7 +38,7 @@ impl Executor {
         let deadline = TimeMs(command.metadata.deadline_ms);
         let now = self.clock.now();
         if deadline <= now {
-            return Next::Answer(self.expired(progress));
+            return Next::Answer(self.expired(command, progress));
         }
         let watch = self
             .cancellations
@@ -48,7 +48,7 @@ impl Executor {
         }
         let never_twice = self.never_twice();
         if never_twice && progress.outcome_unknown {
-            return Next::Answer(begun_before());
+            return Next::Answer(self.begun_before(command));
         }
         if let Some((delay, reason)) = self.not_yet(progress, now) {
             return Next::GiveBack(delay, reason);
@@ -66,7 +66,7 @@ impl Executor {
         };
         let admitted = match admitted {
             Ok(admitted) => admitted,
-            Err(_) if self.clock.now() >= deadline => return Next::Answer(self.expired(progress)),
+            Err(_) if self.clock.now() >= deadline => return Next::Answer(self.expired(command, progress)),
             Err((delay, reason)) => return Next::GiveBack(delay, reason),
         };
         if Self::is_doubtful(turn, &watch)
@@ -76,7 +76,7 @@ impl Executor {
         }
         if never_twice {
             let written = Box::pin(self.announce(command, turn, progress)).await;
-            if let Some(instead) = unannounced(written, turn) {
+            if let Some(instead) = self.unannounced(command, written, turn) {
                 return instead;
             }
         }
@@ -84,11 +84,13 @@ impl Executor {
             return Next::GiveBack(Duration::ZERO, Reason::Lost);
         }
         let secrets = self.secrets.now();
+        let traceparent = attempt::traceparent(command, progress.calls, turn);
         let call = CallContext {
             command,
             input: &input,
             secrets: secrets.object(),
             now: self.clock.now(),
+            traceparent: &traceparent,
             limit: self.limit(deadline),
         };
         progress.calls = progress.calls.saturating_add(1);
@@ -145,6 +147,7 @@ impl Executor {
                 progress.not_before_ms = due.0;
                 progress.worker = self.worker.to_string();
                 progress.yielded = false;
+                self.log_retry(command, progress, pause, &failure);
                 progress.error = Some(ErrorPayload {
                     class: failure.class.into_owned(),
                     message: failure.message,
@@ -185,8 +188,9 @@ impl Executor {
     }
 
     /// The answer to a command whose deadline has passed.
-    fn expired(&self, progress: &EffectProgress) -> Answer {
+    fn expired(&self, command: &EffectCommand<'_>, progress: &EffectProgress) -> Answer {
         let message = expired(progress);
+        self.log_uncalled(command, &message);
         if self.definition.schemas.asks && !progress.outcome_unknown {
             // Nobody has to be asked about what was certainly not done. Sagas call it so, too.
             return Answer::failed(TIMEOUT_CLASS, message);
@@ -214,6 +218,29 @@ impl Executor {
             Answer::failed(CANCELLED, message)
         }
     }
+
+    /// What to do instead of a call whose intent does not stand recorded.
+    fn unannounced(&self, command: &EffectCommand<'_>, written: Written, turn: Turn<'_>) -> Option<Next> {
+        match written {
+            Written::Stands => None,
+            Written::Lost => Some(Next::GiveBack(NAK_DELAY, Reason::Broker)),
+            // Whoever has it now may be calling.
+            Written::Preceded if turn.held.is_some_and(Held::is_lost) => {
+                Some(Next::GiveBack(Duration::ZERO, Reason::Lost))
+            }
+            Written::Preceded => Some(Next::Answer(self.begun_before(command))),
+        }
+    }
+
+    /// The answer to a command whose call was begun, and of whose outcome there is no record.
+    fn begun_before(&self, command: &EffectCommand<'_>) -> Answer {
+        let message = "a worker began a call and stopped before it recorded the outcome";
+        self.log_uncalled(command, message);
+        Answer::TimedOut {
+            class: AMBIGUOUS.to_owned(),
+            message: message.to_owned(),
+        }
+    }
 }
 
 /// The answer to a command whose call has succeeded.
@@ -229,27 +256,6 @@ fn success(outcome: CallOutcome) -> Result<Answer, CallFailure> {
             message,
         } => Ok(Answer::unusable(payload, class, &message)),
         CallOutcome::Failed(failure) => Err(failure),
-    }
-}
-
-/// What to do instead of a call whose intent does not stand recorded.
-fn unannounced(written: Written, turn: Turn<'_>) -> Option<Next> {
-    match written {
-        Written::Stands => None,
-        Written::Lost => Some(Next::GiveBack(NAK_DELAY, Reason::Broker)),
-        // Whoever has it now may be calling.
-        Written::Preceded if turn.held.is_some_and(Held::is_lost) => {
-            Some(Next::GiveBack(Duration::ZERO, Reason::Lost))
-        }
-        Written::Preceded => Some(Next::Answer(begun_before())),
-    }
-}
-
-/// The answer to a command whose call was begun, and of whose outcome there is no record.
-fn begun_before() -> Answer {
-    Answer::TimedOut {
-        class: AMBIGUOUS.to_owned(),
-        message: "a worker began a call and stopped before it recorded the outcome".to_owned(),
     }
 }
 
