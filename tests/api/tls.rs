@@ -239,9 +239,9 @@ async fn a_handshake_that_does_not_end_is_cut_off_and_counts_as_a_connection() {
     let _held: Vec<TcpStream> = (0..2)
         .map(|_| TcpStream::connect(rig.address()).expect("connected"))
         .collect();
-    let begin = Instant::now();
+    let started = Instant::now();
     while ask(&rig, "", "GET", "/info", "").await.status != 503 {
-        assert!(begin.elapsed() < Duration::from_mins(1), "{}", rig.log_tail());
+        assert!(started.elapsed() < Duration::from_mins(1), "{}", rig.log_tail());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(

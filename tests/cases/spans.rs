@@ -28,7 +28,7 @@ async fn send(rig: &Rig, order: &str) {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    data_encoding::HEXLOWER.encode(bytes)
 }
 
 fn attribute(span: &Span, name: &str) -> Option<String> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse as _, Response};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
@@ -17,9 +17,10 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::{ANSWERED, AnswerHead, RequestHead, Vouched, joined, parted};
+use crate::api::Settings;
 use crate::api::auth::Principal;
 use crate::api::problem::Problem;
-use crate::api::{Settings, trace};
+use crate::api::trace::{self, RequestTrace};
 use crate::ports::forwarding::{Forwarding, ForwardingError, Listener, Reply};
 
 /// How long it takes until listening is tried again.

@@ -14,7 +14,7 @@ pub struct Keys(Vec<Key>);
 pub struct Key {
     id: String,
     pub algorithm: Algorithm,
-    pub key: DecodingKey,
+    pub decoding: DecodingKey,
 }
 
 #[derive(Deserialize)]
@@ -71,8 +71,12 @@ fn key(written: Value) -> Option<Key> {
     if jwk.common.key_algorithm.is_some_and(|of| of != named) {
         return None;
     }
-    let key = DecodingKey::from_jwk(&jwk).ok()?;
-    Some(Key { id, algorithm, key })
+    let decoding = DecodingKey::from_jwk(&jwk).ok()?;
+    Some(Key {
+        id,
+        algorithm,
+        decoding,
+    })
 }
 
 #[cfg(test)]
@@ -103,7 +107,7 @@ mod tests {
             json!({"kty": "EC", "crv": "P-384", "x": x, "y": x, "kid": "a"}),
             json!({"kty": "unheard of", "kid": "a"}),
         ] {
-            assert!(parse(&[left_out.clone()]).is_err(), "{left_out}");
+            assert!(parse(std::slice::from_ref(&left_out)).is_err(), "{left_out}");
             let keys = parse(&[left_out.clone(), good.clone()]).expect("one is good");
             assert!(keys.has("good") && !keys.has("a"), "{left_out}");
         }

@@ -104,7 +104,7 @@ impl Jwt {
             validation.set_required_spec_claims(&["exp", "iss", "aud"]);
             validation.validate_nbf = true;
             validation.leeway = self.settings.leeway.duration().as_secs();
-            match decode::<Value>(token, &known.key, &validation) {
+            match decode::<Value>(token, &known.decoding, &validation) {
                 Ok(valid) => return self.principal(&valid.claims),
                 Err(error) => refused = refused_as(&error),
             }
