@@ -88,14 +88,7 @@ async fn serve(
     // Before anything else: an unhandled SIGTERM would end the process without its drain.
     let mut signals = Signals::install()?;
     install_tls_provider();
-    let (loaded, refused) = match definitions::load(&manifest) {
-        Ok(loaded) => (loaded, None),
-        Err(error) if last_good::may_stand_in(&error) => match last_good::instead(&manifest) {
-            Some(loaded) => (loaded, Some(error)),
-            None => return Err(error),
-        },
-        Err(error) => return Err(error),
-    };
+    let (loaded, refused) = loaded(&manifest)?;
     let listeners = Listeners::bind(&manifest.http).await?;
     let door = credentials::door(&manifest.http, &clock)?;
     let tls = credentials::tls(&manifest.http, &clock)?;
@@ -150,11 +143,7 @@ async fn serve(
                 () = serve_until_told(&node, &mut signals) => {}
                 () = beside::watch(Arc::clone(&node)), if what_beside == Beside::Developer => {}
             }
-            tracing::info!(timeout_ms = drain_timeout.as_millis(), "draining");
-            tokio::select! {
-                () = node.drain(drain_timeout) => tracing::info!("drained"),
-                () = signals.next() => tracing::warn!("second signal; exiting at once"),
-            }
+            drain(&node, drain_timeout, &mut signals).await;
         }
         // Nothing runs yet that would have to be drained.
         Ok(Begun::ToldToStop) => tracing::info!("stop signal during the start; exiting at once"),
@@ -167,6 +156,26 @@ async fn serve(
         collector.end().await;
     }
     begun.map(drop)
+}
+
+/// The definitions of the files; or those that were in force before, where they may stand in, with what is wrong with the files.
+fn loaded(manifest: &Manifest) -> Result<(definitions::Read, Option<StartError>), StartError> {
+    match definitions::load(manifest) {
+        Ok(loaded) => Ok((loaded, None)),
+        Err(error) if last_good::may_stand_in(&error) => match last_good::instead(manifest) {
+            Some(loaded) => Ok((loaded, Some(error))),
+            None => Err(error),
+        },
+        Err(error) => Err(error),
+    }
+}
+
+async fn drain(node: &Node, timeout: Duration, signals: &mut Signals) {
+    tracing::info!(timeout_ms = timeout.as_millis(), "draining");
+    tokio::select! {
+        () = node.drain(timeout) => tracing::info!("drained"),
+        () = signals.next() => tracing::warn!("second signal; exiting at once"),
+    }
 }
 
 /// How the start ended, where nothing was wrong.

@@ -142,7 +142,9 @@ fn command_lines_that_need_no_server_do_what_the_documents_say() {
                 .iter()
                 .filter(|word| is_file(word))
                 .all(|path| root().join(path).exists());
-            if !is_harmless || !are_there {
+            // Without a folder it plays what is below this one, where examples with folders of their own are.
+            let plays_everything = line[1] == "test" && line.len() == 2;
+            if !is_harmless || !are_there || plays_everything {
                 continue;
             }
             tried += 1;

@@ -13,7 +13,7 @@ pub(crate) fn read(path: impl AsRef<Path>) -> String {
 }
 
 /// Where each section of the manifest is declared.
-const SETTINGS: [(&str, &str, &str); 24] = [
+const SETTINGS: [(&str, &str, &str); 26] = [
     ("Top level", "src/config/manifest.rs", "Manifest"),
     ("`broker`", "src/config/manifest.rs", "BrokerSettings"),
     ("`broker.nats`", "src/nats/settings.rs", "Settings"),
@@ -25,6 +25,8 @@ const SETTINGS: [(&str, &str, &str); 24] = [
     ("`gateway`", "src/clients/tls.rs", "UpstreamTlsFiles"),
     ("`callbacks`", "src/config/manifest.rs", "CallbackSettings"),
     ("`http`", "src/api/settings.rs", "Settings"),
+    ("`http`", "src/api/tls.rs", "TlsSettings"),
+    ("`http`", "src/api/auth/jwt/settings.rs", "JwtSettings"),
     ("`log`", "src/config/manifest.rs", "LogSettings"),
     ("`limits`", "crates/language/src/limits.rs", "Limits"),
     ("`shard`", "crates/runtime/src/shard/settings.rs", "Settings"),

@@ -43,7 +43,7 @@ fn series() -> Vec<Series> {
     let (_, code) = code
         .split_once("pub fn new() -> Self {")
         .expect("where they are registered");
-    let (code, _) = code.split_once("\nfn counters(").expect("and by what");
+    let (code, _) = code.split_once("\nimpl Default for").expect("and by default");
     let mut found = Vec::new();
     for field in code.split(": ").skip(1) {
         let call = CALLS
