@@ -1,7 +1,7 @@
 //! Requests that this process cannot answer, because it has no shards, are answered by the one that has them.
 //!
-//! The process with the connection authenticates, checks tenant, role and parameters, and forwards the request ([`ask`]). The other
-//! one puts it through the same router as any request over HTTP ([`serve`](answer::serve)), so it checks all that again, and there is
+//! The process with the connection authenticates, checks tenant, role and parameters, and forwards the request ([`ask()`]). The other
+//! one puts it through the same router as any request over HTTP ([`serve`]), so it checks all that again, and there is
 //! one piece of code that answers. Both messages are a line of JSON and, behind it, the body.
 
 mod answer;
