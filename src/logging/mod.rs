@@ -33,6 +33,7 @@ pub fn start(format: LogFormat, level: &str) -> Result<(), String> {
         "libmdbx=warn,{audit}{level},async_nats=info,ureq_proto=warn"
     ))
     .map_err(|error| format!("log.level: {error}"))?;
+    let is_coloured = std::io::stderr().is_terminal();
     let builder = tracing_subscriber::fmt().with_env_filter(filter);
     let _started = match format {
         LogFormat::Json => builder
@@ -42,9 +43,12 @@ pub fn start(format: LogFormat, level: &str) -> Result<(), String> {
             .with_current_span(false)
             .try_init(),
         LogFormat::Pretty => builder
-            .with_writer(|| escape::Escaping(std::io::stderr()))
+            .with_writer(move || escape::Escaping {
+                out: std::io::stderr(),
+                is_coloured,
+            })
             .compact()
-            .with_ansi(std::io::stderr().is_terminal())
+            .with_ansi(is_coloured)
             .try_init(),
     };
     Ok(())

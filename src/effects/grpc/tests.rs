@@ -193,7 +193,7 @@ async fn a_call_carries_the_rendered_message_and_gives_the_whole_answer() {
         json,
         r#"{"orderId":"o-1","items":[{"sku":"a","quantity":2}],"until":"2026-01-02T03:04:05Z"}"#
     );
-    let trace = "00-01990000000070008000000000000007-8000000000000007-01";
+    let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     assert_eq!(carried[..3], ["Bearer s3cret", KEY, trace]);
     // What is left of the ten seconds of the call.
     assert!(carried[3].starts_with('9'), "{}", carried[3]);
