@@ -126,10 +126,7 @@ pub async fn close_shard(State(state): State<ApiState>, Shard(shard): Shard) -> 
 }
 
 /// All rows of a shard, as a file.
-pub async fn backup_shard(
-    State(state): State<ApiState>,
-    Path(shard): Path<u16>,
-) -> Result<Response, Problem> {
+pub async fn backup_shard(State(state): State<ApiState>, Shard(shard): Shard) -> Result<Response, Problem> {
     let backup = state.control.backup(shard).await?;
     let headers = [
         (header::CONTENT_TYPE, "application/octet-stream".to_owned()),

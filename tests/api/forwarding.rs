@@ -453,7 +453,7 @@ async fn the_process_that_answers_checks_tenant_and_role_again() {
     let head = |method: &str, target: &str, role: &str, tenant: Option<&str>| {
         json!({
             "method": method, "target": target, "principal": "vic", "role": role, "tenant": tenant,
-            "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
+            "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
         })
     };
     let list = "/v1/tenants/acme/instances";

@@ -324,7 +324,9 @@ async fn every_answer_is_documented_while_shards_are_closed_and_the_runner_drain
         operation.name().starts_with("POST /admin/shards/{shard}/")
     });
     campaign.run(&few(0, 400), |operation| {
-        !DISRUPTIVE.contains(&operation.name().as_str())
+        // A breaker that is forced open lets no call be slow.
+        let name = operation.name();
+        !DISRUPTIVE.contains(&name.as_str()) && name != "POST /admin/breakers/{upstream}"
     });
     for shard in 0..2 {
         let answer = post(&rig, &format!("/admin/shards/{shard}/open"), "").await;

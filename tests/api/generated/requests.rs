@@ -11,6 +11,10 @@ use super::wire::Request;
 
 /// Values of parameters, the likely ones first.
 const VALUES: &[(&str, &[&str])] = &[
+    ("kind", &["effect", "fact", "message"]),
+    ("sent", &["false", "true"]),
+    ("due_within", &["1h", "0s"]),
+    ("overdue", &["false", "true"]),
     ("tenant", &["acme", "globex", "initech", "No"]),
     (
         "saga",
