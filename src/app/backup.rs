@@ -207,6 +207,12 @@ pub fn inspect(file: &mut dyn Read) -> Result<(Header, u64), BackupError> {
 fn read_header(bytes: &[u8]) -> Result<Header, BackupError> {
     let header: Header = serde_json::from_slice(bytes)
         .map_err(|error| BackupError::Damaged(format!("its header: {error}")))?;
+    if header.shard >= header.shards {
+        return Err(BackupError::Damaged(format!(
+            "its header: shard {} of {}",
+            header.shard, header.shards
+        )));
+    }
     if header.row_format > ROW_FORMAT {
         return Err(BackupError::Damaged(format!(
             "its rows have format {}, this binary reads up to {ROW_FORMAT}; use a newer saga-runner",
@@ -355,6 +361,7 @@ impl Restoring {
             path: target.clone(),
             error,
         };
+        sync(&folder.0).map_err(place)?;
         fs::rename(&folder.0, &target).map_err(place)?;
         sync(&manifest.data_dir).map_err(place)?;
         Ok(header)

@@ -74,8 +74,10 @@ pub fn backup(arguments: &BackupArguments) -> Result<(), Failure> {
     let file = File::open(&partial.0).map_err(|error| not_written(&partial.0, &error.to_string()))?;
     let (header, rows) = backup::inspect(&mut BufReader::new(file))
         .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("shard {shard}: {error}")))?;
-    // Does not replace what has come there meanwhile.
-    fs::hard_link(&partial.0, to).map_err(|error| not_written(to, &error.to_string()))?;
+    if to.exists() {
+        return Err(not_written(to, "it was made meanwhile"));
+    }
+    fs::rename(&partial.0, to).map_err(|error| not_written(to, &error.to_string()))?;
     show(arguments.output, &header, rows, bytes)
 }
 
@@ -99,7 +101,7 @@ fn receive(client: &Client, shard: u16, path: &Path) -> Result<u64, Failure> {
     Ok(bytes)
 }
 
-/// A file that is removed at the end; the whole one has another name by then.
+/// A file that is removed at the end, unless it has got its name by then.
 struct Partial(PathBuf);
 
 impl Drop for Partial {

@@ -2,6 +2,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "waits for processes in real time")]
 
+mod backups;
 mod clusters;
 mod commands;
 mod configs;
@@ -68,6 +69,12 @@ impl Home {
 
     fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
+    }
+
+    /// Where its runner listens.
+    fn url(&self) -> String {
+        let listen = self.manifest["http"]["listen"].as_str().expect("an address");
+        format!("http://{listen}")
     }
 
     fn write(&self, name: &str, manifest: &Value) {
