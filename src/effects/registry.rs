@@ -106,7 +106,7 @@ impl Provider for Custom {
                     input: &input,
                     secrets: call.secrets,
                     now: call.now,
-                    traceparent: call.traceparent,
+                    traceparent: call.traceparent.clone(),
                     limit: call.limit,
                 };
                 self.provider.call(&call).await

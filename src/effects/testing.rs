@@ -104,7 +104,7 @@ async fn call(
         input: &input,
         secrets: known.object(),
         now,
-        traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into(),
         limit,
     };
     provider.call(&context).await

@@ -190,7 +190,7 @@ impl Grpc {
                 "idempotency-key",
                 Cow::Borrowed(&*call.command.metadata.idempotency_key),
             ),
-            ("traceparent", Cow::Borrowed(call.traceparent)),
+            ("traceparent", Cow::Borrowed(&*call.traceparent)),
         ];
         for (name, text) in given {
             if !metadata.contains_key(name) {

@@ -47,7 +47,7 @@ impl Http {
             headers.insert(IDEMPOTENCY_KEY, value("Idempotency-Key", &meta.idempotency_key)?);
         }
         if !headers.contains_key(&TRACEPARENT) {
-            headers.insert(TRACEPARENT, value("traceparent", call.traceparent)?);
+            headers.insert(TRACEPARENT, value("traceparent", &call.traceparent)?);
         }
         headers.entry(ACCEPT).or_insert(HeaderValue::from_static("*/*"));
         // Without it a server may take any coding.

@@ -210,7 +210,7 @@ fn message(
     }
     let given = [
         ("Idempotency-Key", meta.idempotency_key.clone()),
-        ("traceparent", call.traceparent.to_owned()),
+        ("traceparent", call.traceparent.to_string()),
     ];
     for (name, text) in given {
         if !headers.iter().any(|(known, _)| known.eq_ignore_ascii_case(name)) {

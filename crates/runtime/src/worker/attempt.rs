@@ -266,7 +266,7 @@ impl Executor {
     /// Hands over the span of a call.
     fn record_span(&self, call: &CallContext<'_>, class: &str, took: Duration) {
         let spans = &self.metrics.spans;
-        if !spans.takes(call.traceparent) {
+        if !spans.takes(&call.traceparent) {
             return;
         }
         let (command, meta) = (call.command, &call.command.metadata);
@@ -289,7 +289,7 @@ impl Executor {
                 "call"
             },
             kind: SpanKind::Client,
-            traceparent: call.traceparent.to_owned(),
+            traceparent: call.traceparent.to_string(),
             parent: parent.map(str::to_owned),
             link: None,
             began_ms: call.now.0,
@@ -401,7 +401,7 @@ fn trace_id<'c>(command: &'c EffectCommand<'_>) -> Option<&'c str> {
 /// What the upstream is told of the trace: the command's, or one that all its attempts share, and a span of this call, which comes after
 /// `calls` others. It is derived, so no source of randomness is needed; the turn tells apart what two workers call that know nothing of
 /// each other.
-pub fn traceparent(command: &EffectCommand<'_>, calls: u32, turn: Turn<'_>) -> String {
+pub fn traceparent(command: &EffectCommand<'_>, calls: u32, turn: Turn<'_>) -> Box<str> {
     let (_, bits) = command.command_id.0.as_u64_pair();
     let call = u64::from(calls)
         .wrapping_add(1)
@@ -411,6 +411,7 @@ pub fn traceparent(command: &EffectCommand<'_>, calls: u32, turn: Turn<'_>) -> S
     known
         .and_then(|known| trace::with_span(known, span))
         .unwrap_or_else(|| format!("00-{}-{:016x}-01", command.command_id.0.simple(), span.max(1)))
+        .into_boxed_str()
 }
 
 /// Whether another call may follow one that has failed in this way, under the same idempotency key.

@@ -44,7 +44,7 @@ pub struct CallContext<'a> {
     /// When the call begins, by the worker's clock.
     pub now: TimeMs,
     /// The trace of the command with a span of this call, for the upstream.
-    pub traceparent: &'a str,
+    pub traceparent: Box<str>,
     /// How long it may take: `timeout.total`, or what is left of the command's deadline where that is less. A provider
     /// ends in time by itself, because only it knows what an unfinished call says about the world.
     pub limit: Duration,

@@ -84,13 +84,12 @@ impl Executor {
             return Next::GiveBack(Duration::ZERO, Reason::Lost);
         }
         let secrets = self.secrets.now();
-        let traceparent = attempt::traceparent(command, progress.calls, turn);
         let call = CallContext {
             command,
             input: &input,
             secrets: secrets.object(),
             now: self.clock.now(),
-            traceparent: &traceparent,
+            traceparent: attempt::traceparent(command, progress.calls, turn),
             limit: self.limit(deadline),
         };
         progress.calls = progress.calls.saturating_add(1);
