@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::adapters::{Adapters, SystemAdapters};
+use super::audit::Trail;
 use super::catalog::Catalog;
 use super::cluster::Trouble;
 use super::definitions::Read;
@@ -58,6 +59,8 @@ pub struct Node {
     pub(super) tokens: Option<TokenKey>,
     adapters: Arc<dyn Adapters>,
     pub(super) randomness: Arc<dyn Randomness>,
+    /// Records of the audit on their way to the broker.
+    pub(super) trail: Trail,
     /// What the consumers of effects hold.
     pub(super) consumers_seen: Arc<consumers::Seen>,
     broker: OnceLock<Arc<dyn Broker>>,
@@ -121,6 +124,7 @@ impl Node {
         let broker_clock = Arc::new(BrokerClock::new(clock));
         let clock = Arc::clone(&broker_clock) as Arc<dyn Clock>;
         let started = clock.now();
+        let trail = Trail::new(manifest.streams.audit.queue_max, &metrics, &clock);
         let planned = consumers::plan(&manifest, &loaded.effects)?;
         Ok(Arc::new_cyclic(|me| Self {
             manifest,
@@ -138,6 +142,7 @@ impl Node {
             tokens,
             randomness: adapters.randomness(),
             adapters,
+            trail,
             consumers_seen: Arc::default(),
             broker: OnceLock::new(),
             running: OnceLock::new(),

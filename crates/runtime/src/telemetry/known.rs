@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 
 use prometheus::{Encoder as _, IntCounterVec, TextEncoder};
 
-use super::metrics::{CONTROL_REFUSALS, Metrics};
+use super::metrics::{AUDIT_DROPS, CONTROL_REFUSALS, Metrics};
 
 /// Where rows of the outbox go.
 const DESTINATIONS: [&str; 6] = ["effect", "gateway", "fact", "saga", "result", "cancellation"];
@@ -31,7 +31,8 @@ impl Metrics {
         self.build_info
             .with_label_values(&[env!("CARGO_PKG_VERSION")])
             .set(1);
-        let known: [(&IntCounterVec, &[&str]); 5] = [
+        let known: [(&IntCounterVec, &[&str]); 6] = [
+            (&self.audit_records_dropped, &AUDIT_DROPS),
             (&self.spans_dropped, &["queue", "export"]),
             (&self.controls_refused, &CONTROL_REFUSALS),
             (&self.definition_reloads, &["done", "refused"]),

@@ -137,6 +137,12 @@ pub struct Metrics {
     pub jobs_running: IntGauge,
     /// Jobs that ended, by `outcome` (completed, stopped, failed).
     pub jobs_ended: IntCounterVec,
+    /// Records of the audit that the broker has stored.
+    pub audit_records_stored: IntCounter,
+    /// Records of the audit that were not stored, by `reason` ([`AUDIT_DROPS`]).
+    pub audit_records_dropped: IntCounterVec,
+    /// Records of the audit that are not stored yet.
+    pub audit_records_waiting: IntGauge,
     /// Instances that a job has handled, by `verb` and `outcome` (applied, ignored, failed).
     pub job_instances: IntCounterVec,
     /// 1 for each halted shard, by `shard` and `reason`.
@@ -150,6 +156,10 @@ const COUNTS: [f64; 10] = [1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0,
 
 /// Reasons of dead letters that are refused control messages: by the wrong subject, or without a principal who may.
 pub const CONTROL_REFUSALS: [&str; 2] = ["control.subject", "control.principal"];
+
+/// Why records of the audit are not stored: too many wait, the broker will never take one, the process has stopped, or too many
+/// requests had no valid credentials.
+pub const AUDIT_DROPS: [&str; 4] = ["queue", "refused", "stopped", "anonymous"];
 
 impl Metrics {
     /// Registers every series under the prefix `saga_runner_`.
@@ -466,6 +476,22 @@ impl Metrics {
                 "job_instances_total",
                 "Instances that jobs have handled, by verb and outcome.",
                 &["verb", "outcome"],
+            ),
+            audit_records_stored: counter(
+                r,
+                "audit_records_stored_total",
+                "Records of the audit that the broker has stored.",
+            ),
+            audit_records_dropped: counters(
+                r,
+                "audit_records_dropped_total",
+                "Records of the audit that were not stored, by reason.",
+                &["reason"],
+            ),
+            audit_records_waiting: gauge(
+                r,
+                "audit_records_waiting",
+                "Records of the audit that are not stored yet.",
             ),
             shards_halted: gauges(
                 r,

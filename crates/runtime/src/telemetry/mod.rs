@@ -5,5 +5,5 @@ pub mod metrics;
 mod register;
 pub mod spans;
 
-pub use metrics::{CONTROL_REFUSALS, Metrics};
+pub use metrics::{AUDIT_DROPS, CONTROL_REFUSALS, Metrics};
 pub use spans::{Span, SpanKind, Spans};
