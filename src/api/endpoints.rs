@@ -106,6 +106,12 @@ impl Endpoint {
         if begins { action + ".start" } else { action }
     }
 
+    /// Whether an `Idempotency-Key` may name the request.
+    #[must_use]
+    pub fn takes_key(&self) -> bool {
+        self.kind == Kind::Request || self.is_mutation() && self.path.ends_with("/jobs")
+    }
+
     /// Whether it starts an instance.
     #[must_use]
     pub fn starts_instance(&self) -> bool {

@@ -12,7 +12,7 @@ use axum::response::{IntoResponse as _, Response};
 
 use super::audit::Audited;
 use super::auth::{self, Principal};
-use super::endpoints::{Access, Endpoint, Kind};
+use super::endpoints::{Access, Endpoint};
 use super::entrance::named_tenant;
 use super::extract::{self, Names};
 use super::forwarding::{self, Asking, Vouched};
@@ -158,7 +158,7 @@ impl Gate {
             }
         }
         let key = requests::key(request.headers())?;
-        if key.is_some() && self.endpoint.is_mutation() && self.endpoint.kind != Kind::Request {
+        if key.is_some() && self.endpoint.is_mutation() && !self.endpoint.takes_key() {
             let detail = "this endpoint takes no Idempotency-Key: repeat the request, it does the same once more or says why not";
             return Err(Problem::invalid(detail).of("header", requests::IDEMPOTENCY_KEY.as_str()));
         }

@@ -100,8 +100,7 @@ async fn serve(
     let tenants = manifest.tenant_list().map(Into::into);
     let api_clock = Arc::clone(&clock);
     let node = Node::with_adapters(manifest, loaded, clock, Arc::new(Metrics::new()), adapters)?;
-    let collector = spans::begin(&node)?;
-    let keeper = audit::begin(&node);
+    let (collector, keeper) = (spans::begin(&node)?, audit::begin(&node));
     node.adopt(adoption);
     if let Some(error) = refused {
         reload::refused_at_start(&node, error);
@@ -155,7 +154,6 @@ async fn serve(
     stop_http.cancel();
     // The API answers until the end; a client that holds its connection does not hold the process.
     let _ended = tokio::time::timeout(SHUTDOWN_GRACE, http).await;
-    // Behind the answers, so that each of them is in it.
     keeper.end().await;
     if let Some(collector) = collector {
         collector.end().await;

@@ -85,6 +85,7 @@ fn brief(record: &Value) -> (String, String, u64, String) {
     (text("principal"), text("action"), status, text("outcome"))
 }
 
+#[allow(clippy::too_many_lines, reason = "one table of requests and records")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_change_leaves_one_record_and_a_refused_one_too() {
     let (rig, tokens) = guarded().await;

@@ -11,7 +11,7 @@ use super::super::node::Node;
 use super::super::streams;
 use crate::kernel::ids::TimeMs;
 use crate::kernel::subject;
-use crate::ports::broker::{Broker, BrokerError, Expect, Publication, PublishError};
+use crate::ports::broker::{Broker, BrokerError, Expect, Publication, PublishError, StreamState};
 use crate::ports::control::AuditRecord;
 use crate::tasks::Task;
 
@@ -48,7 +48,7 @@ pub(crate) fn begin(node: &Arc<Node>) -> Keeper {
 }
 
 impl Keeper {
-    /// Takes nothing more, and waits until what waits is stored, for at most `streams.audit.flush_timeout`.
+    /// Takes nothing more, as there are no more answers, and waits until what waits is stored, for at most `streams.audit.flush_timeout`.
     pub(crate) async fn end(self) {
         let (trail, manifest) = (&self.node.trail, &self.node.manifest);
         trail.queue().is_closed = true;
@@ -186,7 +186,7 @@ async fn trim(node: &Node, broker: &dyn Broker) -> Result<(), BrokerError> {
 async fn first_since(
     broker: &dyn Broker,
     stream: &str,
-    state: &crate::ports::broker::StreamState,
+    state: &StreamState,
     since: TimeMs,
 ) -> Result<u64, BrokerError> {
     let (mut from, mut to) = (state.first_sequence, state.last_sequence + 1);

@@ -206,6 +206,7 @@ mod tests {
         }
     }
 
+    #[allow(clippy::too_many_lines, reason = "one table of filters")]
     #[test]
     fn a_filter_wants_what_agrees_with_all_of_it() {
         let text = |text: &str| Some(text.to_owned());
