@@ -312,6 +312,24 @@ async fn is_refused(server: &NatsServer, what: &str) {
     }
 }
 
+/// Both processes store what they were asked for, and show it; the tenant hears of its own.
+async fn audit_is_shown(owner: &Rig, asked: &Rig, acme: &Client) {
+    let mut heard = acme
+        .subscribe("runner.shop.audit.acme.>")
+        .await
+        .expect("asked for");
+    acme.flush().await.expect("flushed");
+    let letter = format!("{}/0-9/discard", letters("acme"));
+    post(asked, &letter, "").await.is_problem(404, "SR0502");
+    let record = tokio::time::timeout(Duration::from_mins(1), heard.next()).await;
+    let record = record.expect("in time").expect("a record").payload;
+    let record: Value = serde_json::from_slice(&record).expect("JSON");
+    assert_eq!(record["action"], "dead-letters.discard", "{record}");
+    let audit = "/v1/tenants/acme/audit";
+    let told = until(asked, audit, |page| items(page).len() == 2).await;
+    assert_eq!(get(owner, audit).await.json()["items"], told["items"]);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_the_documented_permissions_a_tenant_starts_signals_and_cancels_and_cannot_kill() {
     let server = NatsServer::start_with(&Options {
@@ -349,20 +367,7 @@ async fn with_the_documented_permissions_a_tenant_starts_signals_and_cancels_and
     assert_eq!(theirs, ours);
     let letter = format!("{}/0-9/discard", letters("acme"));
     post(&asked, &letter, "").await.is_problem(404, "SR0502");
-    // Both processes store what they were asked for, and show it; the tenant may hear of its own.
-    let mut heard = acme
-        .subscribe("runner.shop.audit.acme.>")
-        .await
-        .expect("asked for");
-    acme.flush().await.expect("flushed");
-    post(&asked, &letter, "").await.is_problem(404, "SR0502");
-    let record = tokio::time::timeout(Duration::from_mins(1), heard.next()).await;
-    let record = record.expect("in time").expect("a record").payload;
-    let record: Value = serde_json::from_slice(&record).expect("JSON");
-    assert_eq!(record["action"], "dead-letters.discard", "{record}");
-    let audit = "/v1/tenants/acme/audit";
-    let told = until(&asked, audit, |page| items(page).len() == 2).await;
-    assert_eq!(get(&owner, audit).await.json()["items"], told["items"]);
+    audit_is_shown(&owner, &asked, &acme).await;
     assert_eq!(violations(&server), [""; 0]);
 
     // Nothing that would speak for an operator, for another instance, tenant or worker gets into a stream.

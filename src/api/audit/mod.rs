@@ -14,7 +14,7 @@ use super::extract::{self, Names, PageParameters, Parameters};
 use super::problem::Problem;
 use crate::kernel::duration::Millis;
 use crate::kernel::ids::{SagaName, TenantId, TimeMs};
-use crate::ports::control::{AuditFilter, AuditOutcome};
+use crate::ports::control::{AuditFilter, AuditOutcome, time_of};
 
 /// The query parameters that [`of_tenant`] knows.
 pub const OF_TENANT: &[&str] = &[
@@ -127,15 +127,12 @@ fn status(text: &str) -> Result<u16, Problem> {
 /// A time in RFC 3339, or how long ago it was.
 fn time(name: &str, text: Option<&str>, now: TimeMs) -> Result<Option<TimeMs>, Problem> {
     let Some(text) = text else { return Ok(None) };
-    if let Ok(time) = text.parse::<jiff::Timestamp>() {
-        return Ok(Some(TimeMs(time.as_millisecond())));
+    if let Some(time) = time_of(text) {
+        return Ok(Some(time));
     }
-    match Millis::parse(text) {
-        Ok(ago) => Ok(Some(now.plus_ms(ago.as_i64().saturating_neg()))),
-        Err(_) => {
-            let wrong =
-                format!("{name} must be a time in RFC 3339, or a duration before now, such as 2h: {text:?}");
-            Err(Problem::invalid(wrong).of("query", name))
-        }
+    if let Ok(ago) = Millis::parse(text) {
+        return Ok(Some(now.plus_ms(ago.as_i64().saturating_neg())));
     }
+    let wrong = format!("{name} must be a time in RFC 3339, or a duration before now, such as 2h: {text:?}");
+    Err(Problem::invalid(wrong).of("query", name))
 }

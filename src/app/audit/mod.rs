@@ -153,7 +153,7 @@ impl Queue {
     }
 }
 
-/// Whether a request was refused of which nobody knows who made it: without valid credentials, or with a token that is none.
+/// Whether a request was refused that has no known principal: without valid credentials, or with a token that is none.
 fn is_anonymous(record: &AuditRecord) -> bool {
     let is_refused = record.status.is_none_or(|status| (400..500).contains(&status));
     record.status == Some(401) || record.role == "open" && is_refused

@@ -86,8 +86,9 @@ async fn keep(node: &Node) {
                 tracing::debug!(trouble, "records of the audit are not stored; trying again");
                 node.trail.set_trouble(Some(trouble));
                 tokio::select! {
-                    () = tokio::time::sleep(AGAIN) => {}
+                    biased;
                     () = broker.next_connection() => {}
+                    () = tokio::time::sleep(AGAIN) => {}
                 }
                 continue;
             }
@@ -102,6 +103,7 @@ async fn keep(node: &Node) {
         }
         if node.trail.oldest(1).is_empty() {
             tokio::select! {
+                biased;
                 () = node.trail.wake.notified() => {}
                 () = tokio::time::sleep(TRIM_EVERY) => {}
             }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use super::{ControlError, Page, PageRequest};
+use super::{ControlError, Page, PageRequest, time_of};
 use crate::kernel::ids::TimeMs;
 
 /// How a request for a change has ended for whoever made it.
@@ -18,7 +18,7 @@ pub enum AuditOutcome {
     Accepted,
     /// It was refused (300 to 499).
     Refused,
-    /// It could not be done, or nobody knows (500 to 599).
+    /// It could not be done, or its outcome is unknown (500 to 599).
     Failed,
     /// There was no answer: whoever asked went away, or it took too long. The change may have been made.
     Unanswered,
@@ -139,12 +139,7 @@ impl AuditFilter {
             let rest = record.action.strip_prefix(wanted.as_str());
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };
-        let time = || {
-            record
-                .time
-                .parse()
-                .map_or(i64::MIN, jiff::Timestamp::as_millisecond)
-        };
+        let time = || time_of(&record.time).map_or(i64::MIN, |TimeMs(time)| time);
         is(&self.tenant, record.tenant.as_ref())
             && is(&self.principal, record.principal.as_ref().or(record.by.as_ref()))
             && self.action.as_ref().is_none_or(acts)

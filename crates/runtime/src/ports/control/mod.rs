@@ -108,3 +108,10 @@ pub struct Page<T> {
 pub fn rfc3339(time: TimeMs) -> String {
     jiff::Timestamp::from_millisecond(time.0).map_or_else(|_| time.0.to_string(), |stamp| stamp.to_string())
 }
+
+/// The time that a text in RFC 3339 names.
+#[must_use]
+pub fn time_of(text: &str) -> Option<TimeMs> {
+    let time = text.parse::<jiff::Timestamp>().ok()?;
+    Some(TimeMs(time.as_millisecond()))
+}
