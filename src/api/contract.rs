@@ -125,6 +125,7 @@ fn process() -> Vec<Row> {
         ("GET /info", json("Info")),
         ("POST /admin/drain", Contract::of(202, Sent::Json("Drain"))),
         ("POST /admin/reload", json("Reloaded").refuses(&[422])),
+        ("GET /admin/audit", json("AuditRecords")),
         ("GET /admin/breakers", json("Breakers")),
         (
             "POST /admin/breakers/{upstream}",
@@ -234,6 +235,7 @@ fn tenants() -> Vec<Row> {
             "POST /events",
             Contract::of(202, Sent::Json("Published")).reads("Event"),
         ),
+        ("GET /audit", json("AuditRecords")),
         ("GET /sagas/{saga}/aliases/{name}/{value}", json("AliasOwners")),
         ("GET /schedules", json("Schedules")),
         ("GET /sagas/{saga}/schedule", json("Schedule")),

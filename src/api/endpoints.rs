@@ -93,6 +93,31 @@ impl Endpoint {
         self.method != Method::GET
     }
 
+    /// What it does, in words with points between them: the last two of its path that are no parameters.
+    #[must_use]
+    pub fn action(&self) -> String {
+        let words = self.path.split('/').filter(|word| {
+            let is_parameter = word.starts_with('{');
+            !is_parameter && !["", "v1", "tenants", "admin", "sagas"].contains(word)
+        });
+        let words: Vec<&str> = words.collect();
+        let action = words[words.len().saturating_sub(2)..].join(".");
+        let begins = ["/instances", "/jobs"].iter().any(|end| self.path.ends_with(end));
+        if begins { action + ".start" } else { action }
+    }
+
+    /// Whether an `Idempotency-Key` may name the request.
+    #[must_use]
+    pub fn takes_key(&self) -> bool {
+        self.kind == Kind::Request || self.is_mutation() && self.path.ends_with("/jobs")
+    }
+
+    /// Whether it starts an instance.
+    #[must_use]
+    pub fn starts_instance(&self) -> bool {
+        self.is_mutation() && self.path.ends_with("/instances")
+    }
+
     /// Whether somebody may wait here for more than a request takes.
     #[must_use]
     pub fn waits(&self) -> bool {
@@ -193,6 +218,44 @@ impl Rows {
             kind: Kind::Plain,
             summary,
             handler,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::subject::Tenancy;
+
+    #[test]
+    fn each_change_has_an_action_of_its_own_that_is_the_same_with_and_without_tenants() {
+        let actions = |tenancy: Tenancy| -> Vec<String> {
+            let changes = all(tenancy).into_iter().filter(Endpoint::is_mutation);
+            changes.map(|endpoint| endpoint.action()).collect()
+        };
+        let multi = actions(Tenancy::Multi);
+        assert_eq!(multi, actions(Tenancy::Single));
+        let mut distinct = multi.clone();
+        distinct.sort();
+        distinct.dedup();
+        assert_eq!(distinct.len(), multi.len(), "{multi:?}");
+        for known in [
+            "drain",
+            "breakers",
+            "shards.open",
+            "instances.start",
+            "instances.cancel",
+            "instances.signals",
+            "timers.fire",
+            "jobs.start",
+            "jobs.pause",
+            "schedule.pause",
+            "dead-letters.retry",
+            "definitions.migrate",
+            "callbacks",
+            "events",
+        ] {
+            assert!(multi.iter().any(|action| action == known), "{known}: {multi:?}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What every request to an endpoint passes: who asks, for which tenant, with which query parameters; and the line of the
-//! audit about it.
+//! What every request to an endpoint passes: who asks, for which tenant, with which query parameters; and the audit, which has each
+//! request for a change.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,9 +10,9 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 
+use super::audit::Audited;
 use super::auth::{self, Principal};
-use super::connections::Peer;
-use super::endpoints::{Access, Endpoint, Kind};
+use super::endpoints::{Access, Endpoint};
 use super::entrance::named_tenant;
 use super::extract::{self, Names};
 use super::forwarding::{self, Asking, Vouched};
@@ -54,31 +54,28 @@ pub async fn pass(State(gate): State<Gate>, mut request: Request, next: Next) ->
         vouched: request.extensions().get::<Vouched>().cloned(),
         certificate: request.extensions().get::<ClientCertificate>().cloned(),
     };
-    let principal = match gate.principal(request.headers(), credentials).await {
-        Ok(principal) => principal,
-        Err(problem) => return problem.into_response(),
-    };
-    let peer = request.extensions().get::<Peer>().copied();
+    // What another process has forwarded is in the audit there.
+    let is_audited = credentials
+        .vouched
+        .as_ref()
+        .is_some_and(|vouched| vouched.is_audited);
+    let mut audited = (gate.endpoint.is_mutation() && !is_audited)
+        .then(|| Audited::new(&gate.state, &gate.endpoint, &request, &names));
     let (began, from) = (gate.state.clock.now(), gate.state.clock.monotonic());
-    let answer = match gate.check(&principal, &request, &names) {
-        Ok((tenant, key)) => {
-            if let Some(way) = gate.elsewhere(&request) {
-                let asking = Asking {
-                    endpoint: &gate.endpoint,
-                    principal: &principal,
-                    tenant: tenant.as_ref(),
-                    request,
-                };
-                forwarding::ask(&gate.state, way, asking).await
-            } else {
-                let answering = requests::within(key, next.run(request));
-                auth::within(&principal, tenant.as_ref(), answering).await
-            }
+    let principal = gate.principal(request.headers(), credentials).await;
+    let is_known = principal.is_ok();
+    let answer = match principal {
+        Ok(principal) => {
+            gate.answer(principal, request, &names, next, audited.as_mut())
+                .await
         }
-        Err(problem) => problem.into_response(),
+        Err(problem) => Err(problem),
     };
-    if gate.endpoint.is_mutation() {
-        gate.record(&principal, peer, &names, answer.status());
+    let answer = answer.unwrap_or_else(Problem::into_response);
+    if let Some(audited) = audited {
+        audited.answered(&answer);
+    }
+    if is_known && gate.endpoint.is_mutation() {
         gate.record_span(answer.status(), began, from);
     }
     answer
@@ -89,12 +86,43 @@ impl Gate {
         let Credentials { vouched, certificate } = credentials;
         match (self.endpoint.access, vouched) {
             (Access::Open, _) => Ok(Principal::nobody()),
-            (Access::Needs(_), Some(Vouched(principal))) => Ok(principal),
+            (Access::Needs(_), Some(vouched)) => Ok(vouched.principal),
             (Access::Needs(_), None) => {
                 let (door, clock) = (&self.state.door, &*self.state.clock);
                 door.principal(headers, certificate.as_ref(), clock).await
             }
         }
+    }
+
+    /// Answers here, or has it answered, what may pass.
+    async fn answer(
+        &self,
+        principal: Principal,
+        mut request: Request,
+        names: &Names,
+        next: Next,
+        audited: Option<&mut Audited>,
+    ) -> Result<Response, Problem> {
+        let mut audited = audited;
+        if let Some(audited) = &mut audited {
+            audited.by(&principal);
+        }
+        let tenant = self.check(&principal, &request, names)?;
+        if let Some(audited) = audited {
+            request = audited.read(&self.endpoint, request).await?;
+        }
+        if let Some(way) = self.elsewhere(&request) {
+            let asking = Asking {
+                endpoint: &self.endpoint,
+                principal: &principal,
+                tenant: tenant.as_ref(),
+                request,
+            };
+            return Ok(forwarding::ask(&self.state, way, asking).await);
+        }
+        let key = requests::key(request.headers())?;
+        let answering = requests::within(key, next.run(request));
+        Ok(auth::within(&principal, tenant.as_ref(), answering).await)
     }
 
     /// The way to the process that answers it, if that is another one. What was forwarded here is answered here.
@@ -106,13 +134,13 @@ impl Gate {
         self.state.control.forwarding()
     }
 
-    /// Lets it through, with the tenant that it is about, if it is about one, and its idempotency key.
+    /// Lets it through, with the tenant that it is about, if it is about one.
     fn check(
         &self,
         principal: &Principal,
         request: &Request,
         names: &Names,
-    ) -> Result<(Option<TenantId>, Option<String>), Problem> {
+    ) -> Result<Option<TenantId>, Problem> {
         let tenant = self.tenant(request, names)?;
         principal.check(self.endpoint.access, tenant.as_ref())?;
         if let (Some(served), Some(tenant)) = (&self.state.tenants, &tenant)
@@ -130,11 +158,11 @@ impl Gate {
             }
         }
         let key = requests::key(request.headers())?;
-        if key.is_some() && self.endpoint.is_mutation() && self.endpoint.kind != Kind::Request {
+        if key.is_some() && self.endpoint.is_mutation() && !self.endpoint.takes_key() {
             let detail = "this endpoint takes no Idempotency-Key: repeat the request, it does the same once more or says why not";
             return Err(Problem::invalid(detail).of("header", requests::IDEMPOTENCY_KEY.as_str()));
         }
-        Ok((tenant, key))
+        Ok(tenant)
     }
 
     /// The tenant that the request is about, if it is about one. Without multi-tenancy it is the one that has no name.
@@ -177,23 +205,5 @@ impl Gate {
             ],
             error: status.is_server_error().then(|| status.as_u16().to_string()),
         });
-    }
-
-    /// Says in the log who changed what, or tried to. A callback's token is its credential, and stays out.
-    fn record(&self, principal: &Principal, peer: Option<Peer>, names: &Names, status: StatusCode) {
-        let things = names.iter().filter(|(name, _)| *name != "token");
-        let things: Vec<String> = things.map(|(name, value)| format!("{name}={value:?}")).collect();
-        tracing::info!(
-            target: "audit",
-            principal = principal.name.as_deref().unwrap_or("-"),
-            role = self.endpoint.access.as_str(),
-            peer = peer.map(|Peer(address)| address.to_string()),
-            method = %self.endpoint.method,
-            endpoint = self.endpoint.path,
-            things = things.join(" "),
-            status = status.as_u16(),
-            trace_id = trace::current(),
-            "a request for a change was answered"
-        );
     }
 }

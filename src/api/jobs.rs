@@ -16,6 +16,7 @@ use super::auth;
 use super::extract::{self, Names};
 use super::instances::{body_of, control_request, sized};
 use super::problem::Problem;
+use super::requests;
 use super::search::FilterParameters;
 use crate::kernel::envelope::FoundAs;
 use crate::kernel::input::CancelMode;
@@ -74,6 +75,7 @@ pub async fn start(
             principal: auth::operator(request.by, request.reason),
             rate: request.rate.unwrap_or_default(),
         },
+        key: requests::given(),
     };
     if request.dry_run {
         return Ok(Json(state.control.plan_job(&tenant, job).await?).into_response());

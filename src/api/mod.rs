@@ -3,6 +3,7 @@
 //! It knows `ports::control` and nothing behind it. Errors are problem+json (RFC 9457) with a stable code.
 
 pub mod aliases;
+mod audit;
 pub mod auth;
 mod connections;
 pub mod contract;

@@ -171,11 +171,11 @@ fn parameters(endpoint: &Endpoint) -> Vec<Value> {
             "schema": {"type": "string"},
         }));
     }
-    if endpoint.kind == Kind::Request {
+    if endpoint.takes_key() {
         all.push(json!({
             "name": "Idempotency-Key",
             "in": "header",
-            "description": "Names the request, as `request_id` of the body does. A repetition with the same body gets the same answer; another body under the same key is 409 with the code SR0514.",
+            "description": "Names the request, as `request_id` of the body does where it has one. A repetition with the same body gets the same answer; another body under the same key is 409 with the code SR0514.",
             "schema": {"type": "string", "minLength": 1},
         }));
     }

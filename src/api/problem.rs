@@ -1,11 +1,14 @@
 //! Errors as RFC 9457 problem details.
 
+use std::borrow::Cow;
+
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
+use super::audit::ProblemCode;
 use super::endpoints::Role;
 use super::{ApiState, trace};
 use crate::kernel::subject::Tenancy;
@@ -280,6 +283,8 @@ impl IntoResponse for Problem {
             outcome: self.outcome.as_ref(),
         };
         let mut response = (status, Json(wire)).into_response();
+        let code = ProblemCode(Cow::Borrowed(self.code));
+        response.extensions_mut().insert(code);
         let headers = response.headers_mut();
         headers.insert(
             header::CONTENT_TYPE,

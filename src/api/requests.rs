@@ -51,9 +51,14 @@ pub fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     Ok(Some(text.to_owned()))
 }
 
+/// The idempotency key of the request that is being answered, if it has one.
+pub fn given() -> Option<String> {
+    KEY.try_with(Clone::clone).ok().flatten()
+}
+
 /// Under which id a request is made: that of the header, or of the body, or one of its own.
 pub fn request_id(in_body: Option<String>) -> Result<String, Problem> {
-    let key = KEY.try_with(Clone::clone).ok().flatten();
+    let key = given();
     if let (Some(key), Some(in_body)) = (&key, &in_body)
         && key != in_body
     {

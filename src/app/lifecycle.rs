@@ -12,7 +12,9 @@ use tokio_util::sync::CancellationToken;
 use super::adapters::{Adapters, SystemAdapters};
 use super::node::Node;
 use super::ownership::Adoption;
-use super::{StartError, SystemClock, beside, credentials, definitions, last_good, reload, runtime, spans};
+use super::{
+    StartError, SystemClock, audit, beside, credentials, definitions, last_good, reload, runtime, spans,
+};
 use crate::api::endpoints::Place;
 use crate::api::tls::Tls;
 use crate::api::{self, ApiState, ForwardBounds};
@@ -98,7 +100,7 @@ async fn serve(
     let tenants = manifest.tenant_list().map(Into::into);
     let api_clock = Arc::clone(&clock);
     let node = Node::with_adapters(manifest, loaded, clock, Arc::new(Metrics::new()), adapters)?;
-    let collector = spans::begin(&node)?;
+    let (collector, keeper) = (spans::begin(&node)?, audit::begin(&node));
     node.adopt(adoption);
     if let Some(error) = refused {
         reload::refused_at_start(&node, error);
@@ -152,6 +154,7 @@ async fn serve(
     stop_http.cancel();
     // The API answers until the end; a client that holds its connection does not hold the process.
     let _ended = tokio::time::timeout(SHUTDOWN_GRACE, http).await;
+    keeper.end().await;
     if let Some(collector) = collector {
         collector.end().await;
     }

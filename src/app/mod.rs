@@ -4,6 +4,7 @@ mod accept;
 mod adapters;
 mod aliases;
 mod answers;
+mod audit;
 pub mod backup;
 #[cfg(feature = "bench")]
 pub mod bench;

@@ -17,7 +17,7 @@ use super::ownership::Adoption;
 use super::ownership::claim::{Claimed, Claiming};
 use super::running::{Parts, Running};
 use super::secrets::SecretsError;
-use super::{StartError, cluster, consumers, jobs, migration, reload, secrets, shards, streams};
+use super::{StartError, audit, cluster, consumers, jobs, migration, reload, secrets, shards, streams};
 use crate::broker_clock::BrokerClock;
 use crate::config::{Manifest, secret};
 use crate::effects::{Registry, Secrets};
@@ -32,10 +32,8 @@ use crate::ports::randomness::Randomness;
 use crate::tasks::{Task, Tasks};
 use crate::telemetry::Metrics;
 
-/// How long the start waits before it asks the broker again for its consumers.
+/// How long the start waits before it asks the broker again for its consumers, or for secrets that it could not get.
 const BROKER_AGAIN: Duration = Duration::from_secs(1);
-/// How long the start waits before it asks again for secrets that it could not get.
-const SECRETS_AGAIN: Duration = Duration::from_secs(1);
 
 /// A runner in this process.
 pub struct Node {
@@ -58,6 +56,7 @@ pub struct Node {
     pub(super) tokens: Option<TokenKey>,
     adapters: Arc<dyn Adapters>,
     pub(super) randomness: Arc<dyn Randomness>,
+    pub(super) trail: audit::Trail,
     /// What the consumers of effects hold.
     pub(super) consumers_seen: Arc<consumers::Seen>,
     broker: OnceLock<Arc<dyn Broker>>,
@@ -123,6 +122,7 @@ impl Node {
         let started = clock.now();
         let planned = consumers::plan(&manifest, &loaded.effects)?;
         Ok(Arc::new_cyclic(|me| Self {
+            trail: audit::Trail::new(manifest.streams.audit.queue_max, &metrics, &clock),
             manifest,
             catalog: Arc::new(Catalog::new(loaded, planned)),
             reloading: tokio::sync::Mutex::new(()),
@@ -438,7 +438,7 @@ impl Node {
                 Err(SecretsError::Unavailable(message)) => {
                     tracing::warn!(message, "waiting for secrets from NATS KV");
                     self.set_waiting_for(format!("secrets of NATS KV: {message}"));
-                    tokio::time::sleep(SECRETS_AGAIN).await;
+                    tokio::time::sleep(BROKER_AGAIN).await;
                 }
             }
         }

@@ -93,6 +93,7 @@ pub(super) async fn health(node: &Node) -> Health {
             Err(unstored.join("; "))
         },
     ));
+    checks.extend(node.trail.check().map(|outcome| check("audit", outcome)));
     for shard in 0..node.manifest.shards {
         let name = format!("shard {shard}");
         match (running.shards.get(shard), &running.common) {

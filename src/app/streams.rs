@@ -42,6 +42,32 @@ pub fn specs(manifest: &Manifest) -> [StreamSpec; 3] {
     ]
 }
 
+/// Largest record of the audit with its headers, in bytes.
+const AUDIT_BYTES_MAX: usize = 16 * 1024;
+
+/// What the stream of the audit must be.
+#[must_use]
+pub fn audit(manifest: &Manifest) -> StreamSpec {
+    StreamSpec {
+        name: manifest.streams.audit.name.clone(),
+        subjects: vec![subject::audit_filter(&manifest.cluster)],
+        replicas: manifest.streams.replicas,
+        message_bytes_max: AUDIT_BYTES_MAX,
+        foreign: false,
+    }
+}
+
+/// Creates the stream of the audit or brings it to what it must be, where this process may; otherwise checks it.
+///
+/// # Errors
+/// [`BrokerError`].
+pub(super) async fn prepare_audit(broker: &dyn Broker, manifest: &Manifest) -> Result<(), BrokerError> {
+    let spec = audit(manifest);
+    // A process without shards has no right to make streams.
+    let manages = manifest.streams.manage && manifest.mode.runs_sagas();
+    prepare_as(broker, &spec, manages).await.map(drop)
+}
+
 /// Creates or checks every stream, as the manifest says, and gives their states in the order of
 /// [`SourceStream::ALL`].
 ///
@@ -93,7 +119,15 @@ async fn prepare_one(
     manifest: &Manifest,
     spec: &StreamSpec,
 ) -> Result<StreamState, BrokerError> {
-    if manifest.streams.manage {
+    prepare_as(broker, spec, manifest.streams.manage).await
+}
+
+async fn prepare_as(
+    broker: &dyn Broker,
+    spec: &StreamSpec,
+    manages: bool,
+) -> Result<StreamState, BrokerError> {
+    if manages {
         return broker.ensure_stream(spec).await;
     }
     let differences = broker.check_stream(spec).await?;
@@ -135,7 +169,7 @@ pub fn report(manifest: &Manifest, change: bool) -> Result<Vec<Line>, StartError
     runtime()?.block_on(async {
         let broker: Arc<dyn Broker> = connect_broker(manifest, Arc::new(super::SystemClock::new())).await?;
         let mut lines = Vec::new();
-        for spec in specs(manifest) {
+        for spec in specs(manifest).into_iter().chain([audit(manifest)]) {
             lines.push(line(&*broker, &spec, change).await?);
         }
         match limits_not_accepted(&*broker, manifest).await {

@@ -2,6 +2,7 @@
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+pub mod audit;
 pub mod backup;
 #[cfg(feature = "bench")]
 pub mod bench;
@@ -123,6 +124,9 @@ enum Command {
     /// List effects, and check a worker written in any language.
     #[command(subcommand)]
     Effect(effect::EffectCommand),
+    /// List who has changed what, or tried to, and why.
+    #[command(subcommand)]
+    Audit(audit::AuditCommand),
     /// List the timers of instances, also those that are overdue.
     #[command(subcommand)]
     Timer(pending::TimerCommand),
@@ -208,6 +212,7 @@ pub fn main_with(registry: Registry) -> ExitCode {
         Command::Job(command) => job::job(&command),
         Command::DeadLetter(command) => dead_letter::dead_letter(&command),
         Command::Effect(command) => effect::effect(command),
+        Command::Audit(command) => audit::audit(&command),
         Command::Timer(command) => pending::timer(&command),
         Command::Outbox(command) => pending::outbox(&command),
         Command::Schedule(command) => schedule::schedule(&command),

@@ -21,6 +21,11 @@ pub struct PageArguments {
 }
 
 impl PageArguments {
+    /// The cursor behind which is begun.
+    pub fn after(&self) -> Option<&str> {
+        self.after.as_deref()
+    }
+
     /// The items behind the cursor, as one page of `path`: `items`, and `next` where the list goes on. `query` has names and
     /// values that are not escaped yet.
     pub fn ask(&self, client: &Client, path: &str, query: &[(&str, String)]) -> Result<Value, Failure> {

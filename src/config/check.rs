@@ -51,6 +51,7 @@ impl Manifest {
         found.extend(self.http.check().err());
         found.extend(self.ownership.check().err());
         found.extend(self.jobs.check().err());
+        found.extend(self.streams.audit.check().err());
         found.extend(self.telemetry.check().err());
         if self.mode != Mode::Combined {
             let mode = self.mode.as_str();

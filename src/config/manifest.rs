@@ -18,7 +18,9 @@ use crate::kernel::ids::TenantId;
 use crate::kernel::limits::Limits;
 use crate::kernel::subject::Tenancy;
 use crate::logging::LogFormat;
-pub use streams::{AcceptedLimit, EventsSettings, StartPosition, StreamSettings, StreamsSettings};
+pub use streams::{
+    AcceptedLimit, AuditSettings, EventsSettings, StartPosition, StreamSettings, StreamsSettings,
+};
 
 /// Everything that one runner is told.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -4,9 +4,10 @@
 use std::time::{Duration, Instant};
 
 use async_nats::{Client, ConnectOptions, HeaderMap};
+use futures::StreamExt as _;
 use serde_json::{Value, json};
 
-use crate::api::caller::{get, instance, letters, post, until};
+use crate::api::caller::{get, instance, items, letters, post, until};
 use crate::broker::secure::secret;
 use crate::support::nats_server::{NatsServer, Options};
 use crate::support::rig::Rig;
@@ -311,6 +312,24 @@ async fn is_refused(server: &NatsServer, what: &str) {
     }
 }
 
+/// Both processes store what they were asked for, and show it; the tenant hears of its own.
+async fn audit_is_shown(owner: &Rig, asked: &Rig, acme: &Client) {
+    let mut heard = acme
+        .subscribe("runner.shop.audit.acme.>")
+        .await
+        .expect("asked for");
+    acme.flush().await.expect("flushed");
+    let letter = format!("{}/0-9/discard", letters("acme"));
+    post(asked, &letter, "").await.is_problem(404, "SR0502");
+    let record = tokio::time::timeout(Duration::from_mins(1), heard.next()).await;
+    let record = record.expect("in time").expect("a record").payload;
+    let record: Value = serde_json::from_slice(&record).expect("JSON");
+    assert_eq!(record["action"], "dead-letters.discard", "{record}");
+    let audit = "/v1/tenants/acme/audit";
+    let told = until(asked, audit, |page| items(page).len() == 2).await;
+    assert_eq!(get(owner, audit).await.json()["items"], told["items"]);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_the_documented_permissions_a_tenant_starts_signals_and_cancels_and_cannot_kill() {
     let server = NatsServer::start_with(&Options {
@@ -348,6 +367,7 @@ async fn with_the_documented_permissions_a_tenant_starts_signals_and_cancels_and
     assert_eq!(theirs, ours);
     let letter = format!("{}/0-9/discard", letters("acme"));
     post(&asked, &letter, "").await.is_problem(404, "SR0502");
+    audit_is_shown(&owner, &asked, &acme).await;
     assert_eq!(violations(&server), [""; 0]);
 
     // Nothing that would speak for an operator, for another instance, tenant or worker gets into a stream.
@@ -358,6 +378,7 @@ async fn with_the_documented_permissions_a_tenant_starts_signals_and_cancels_and
         "runner.shop.control.acme.patient.p-3",
         "runner.shop.query.all",
         "runner.shop.answer.x",
+        "runner.shop.audit.acme.drain",
         "tenant.globex.workflow.patient.p-3",
         "tenant.acme.effect_result.divide.00000000-0000-0000-0000-000000000007",
         "tenant.acme.workflow_event.patient.p-3",
@@ -375,6 +396,7 @@ async fn with_the_documented_permissions_a_tenant_starts_signals_and_cancels_and
         "runner.shop.>",
         "runner.shop.query.all",
         "runner.shop.answer.>",
+        "runner.shop.audit.globex.>",
         "tenant.globex.>",
         "_INBOX.>",
     ] {

@@ -34,7 +34,7 @@ async fn process(server: &NatsServer, mode: &str, upstream: &MockServer, extra: 
 }
 
 /// One that has the shards, and one that has none.
-async fn pair(server: &NatsServer, upstream: &MockServer, extra: Value) -> (Rig, Rig) {
+pub async fn pair(server: &NatsServer, upstream: &MockServer, extra: Value) -> (Rig, Rig) {
     let mut owner = process(server, "saga", upstream, json!({})).await;
     let mut asked = process(server, "effect", upstream, extra).await;
     owner.start().await;
@@ -42,7 +42,7 @@ async fn pair(server: &NatsServer, upstream: &MockServer, extra: Value) -> (Rig,
     (owner, asked)
 }
 
-async fn unavailable() -> MockServer {
+pub async fn unavailable() -> MockServer {
     service(ResponseTemplate::new(503)).await
 }
 

@@ -84,6 +84,36 @@ async fn a_request_repeated_under_its_idempotency_key_is_answered_as_the_first_t
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_that_is_started_again_under_its_key_is_the_same_job_also_after_a_restart() {
+    let server = NatsServer::start();
+    let mut rig = on_nats(&server, json!({})).await;
+    let jobs = "/v1/tenants/acme/jobs";
+    let order =
+        |reason: &str| json!({"verb": "pause", "filter": {"saga": "patient"}, "reason": reason, "by": "ann"});
+    let first = keyed(&rig, jobs, "j-1", &order("inventory")).await;
+    assert_eq!(first.status, 202, "{first:?}");
+    let id = first.json()["id"].clone();
+    // Many at a time, too.
+    let body = order("inventory");
+    let again = (0..5).map(|_| keyed(&rig, jobs, "\"j-1\"", &body));
+    for again in join_all(again).await {
+        assert_eq!((again.status, &again.json()["id"]), (202, &id), "{again:?}");
+    }
+    keyed(&rig, jobs, "j-1", &order("another"))
+        .await
+        .is_problem(409, "SR0514");
+    let other = keyed(&rig, "/v1/tenants/globex/jobs", "j-1", &order("inventory")).await;
+    assert_eq!(other.status, 202, "{other:?}");
+    assert_ne!(other.json()["id"], id);
+    rig.kill();
+    rig.start().await;
+    let again = keyed(&rig, jobs, "j-1", &order("inventory")).await;
+    assert_eq!((again.status, &again.json()["id"]), (202, &id), "{again:?}");
+    let all = crate::api::caller::get(&rig, jobs).await.json();
+    assert_eq!(all["items"].as_array().map(Vec::len), Some(1), "{all}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wait_tells_the_outcome_of_a_request_or_why_it_is_pending() {
     let server = NatsServer::start();
     let rig = on_nats(&server, json!({"http": {"wait_max": "2s"}})).await;

@@ -23,6 +23,7 @@ fn streams_are_checked_without_a_change_and_applied_on_demand() {
             "AGGREGATE_EVENTS",
             "WORKFLOW_COMMANDS",
             "WORKFLOW_EVENTS",
+            "WORKFLOW_AUDIT",
             "bucket WORKFLOW_CLUSTER",
         ] {
             let line = shown.lines().find(|line| line.starts_with(&format!("{name}  ")));

@@ -13,7 +13,7 @@ pub(crate) fn read(path: impl AsRef<Path>) -> String {
 }
 
 /// Where each section of the manifest is declared.
-const SETTINGS: [(&str, &str, &str); 26] = [
+const SETTINGS: [(&str, &str, &str); 27] = [
     ("Top level", "src/config/manifest.rs", "Manifest"),
     ("`broker`", "src/config/manifest.rs", "BrokerSettings"),
     ("`broker.nats`", "src/nats/settings.rs", "Settings"),
@@ -21,6 +21,7 @@ const SETTINGS: [(&str, &str, &str); 26] = [
     ("`streams`", "src/config/manifest/streams.rs", "StreamsSettings"),
     ("`streams`", "src/config/manifest/streams.rs", "EventsSettings"),
     ("`streams`", "src/config/manifest/streams.rs", "StreamSettings"),
+    ("`streams`", "src/config/manifest/streams.rs", "AuditSettings"),
     ("`gateway`", "src/gateway/settings.rs", "Settings"),
     ("`gateway`", "src/clients/tls.rs", "UpstreamTlsFiles"),
     ("`callbacks`", "src/config/manifest.rs", "CallbackSettings"),

@@ -95,6 +95,10 @@ pub enum Subject {
 const RUNNER: &str = "runner";
 /// What stands behind the cluster in the subjects by which the runners talk to instances.
 const CONTROL: &str = "control";
+/// What stands there in the subjects of the audit.
+const AUDIT: &str = "audit";
+/// What stands for the tenant in the subject of a record of the audit that concerns none: no tenant has this name.
+const NO_TENANT: &str = "_";
 
 /// Why a text is not a subject of the runner.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -298,6 +302,20 @@ pub fn control_filter(cluster: &str, tenant: Option<&TenantId>) -> String {
         Some(tenant) if !tenant.is_none() => format!("{RUNNER}.{cluster}.{CONTROL}.{tenant}.>"),
         Some(_) | None => format!("{RUNNER}.{cluster}.{CONTROL}.>"),
     }
+}
+
+/// The subject of a record of the audit: `runner.<cluster>.audit.<tenant, or _>.<action>`. `action` is words with points between
+/// them, as `instances.cancel`.
+#[must_use]
+pub fn audit(cluster: &str, tenant: Option<&str>, action: &str) -> String {
+    let tenant = tenant.filter(|tenant| !tenant.is_empty()).unwrap_or(NO_TENANT);
+    format!("{RUNNER}.{cluster}.{AUDIT}.{tenant}.{action}")
+}
+
+/// A filter that matches the subjects of all records of the audit of a cluster.
+#[must_use]
+pub fn audit_filter(cluster: &str) -> String {
+    format!("{RUNNER}.{cluster}.{AUDIT}.>")
 }
 
 /// A filter that matches the subjects of `kind` (and `name`, if given) of one tenant or, with `None`, of

@@ -1,7 +1,7 @@
 //! The rows of the table.
 
 use super::super::{
-    aliases, definitions, entrance, instances, jobs, openapi, operations, pending, problem, queries,
+    aliases, audit, definitions, entrance, instances, jobs, openapi, operations, pending, problem, queries,
     schedules, search, verbs, watch,
 };
 use super::{Access, Endpoint, Place, Role, Rows};
@@ -96,6 +96,13 @@ fn of_the_process() -> Vec<Endpoint> {
             "Read the definitions again",
             operations::reload,
         ),
+        rows.get(
+            "/admin/audit",
+            ADMIN,
+            "List the requests for changes of all tenants and of operators, newest first",
+            audit::of_all,
+        )
+        .knows(audit::OF_ALL),
         rows.get(
             "/admin/breakers",
             VIEWER,
@@ -408,6 +415,14 @@ fn of_tenants(tenancy: Tenancy) -> Vec<Endpoint> {
             instances::publish_event,
         )
         .body(),
+        rows.get(
+            "/audit",
+            ADMIN,
+            "List the requests for changes of a tenant, newest first",
+            audit::of_tenant,
+        )
+        .knows(audit::OF_TENANT)
+        .here(),
         rows.get(
             "/sagas/{saga}/aliases/{name}/{value}",
             VIEWER,

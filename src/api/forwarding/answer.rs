@@ -124,7 +124,10 @@ fn request(head: RequestHead, body: Bytes) -> Result<Request, Problem> {
         .uri(head.target)
         .header(header::HOST, "localhost")
         .header(trace::TRACEPARENT, head.traceparent)
-        .extension(Vouched(principal));
+        .extension(Vouched {
+            principal,
+            is_audited: head.audited,
+        });
     if !body.is_empty() {
         request = request.header(header::CONTENT_TYPE, "application/json");
     }

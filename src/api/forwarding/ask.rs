@@ -1,5 +1,6 @@
 //! The side of the process that has no shards.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,9 +10,11 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use bytes::{Bytes, BytesMut};
 use futures::stream;
+use serde::Deserialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{AnswerHead, RequestHead, joined, parted, waits};
+use crate::api::audit::ProblemCode;
 use crate::api::auth::Principal;
 use crate::api::endpoints::{Endpoint, Kind, Role};
 use crate::api::problem::Problem;
@@ -49,14 +52,33 @@ async fn answered(state: &ApiState, way: &dyn Forwarding, asking: Asking<'_>) ->
     let first = answer.part(patience).await?;
     let (head, begin) = parted::<AnswerHead>(&first.unwrap_or_default()).map_err(|why| unreadable(&why))?;
     let status = StatusCode::from_u16(head.status).map_err(|error| unreadable(&error.to_string()))?;
+    let mut code = None;
     let body = if is_stream && status.is_success() {
         streamed(answer, begin, place, state.forwarding.timeout)
     } else {
-        Body::from(whole(state, answer, begin).await?)
+        let whole = whole(state, answer, begin).await?;
+        if !status.is_success() {
+            code = problem_code(&whole);
+        }
+        Body::from(whole)
     };
     let mut response = (status, body).into_response();
+    if let Some(code) = code {
+        response.extensions_mut().insert(code);
+    }
     *response.headers_mut() = headers(&head);
     Ok(response)
+}
+
+/// The code of a problem that another process answers.
+fn problem_code(body: &[u8]) -> Option<ProblemCode> {
+    #[derive(Deserialize)]
+    struct Told {
+        code: String,
+    }
+
+    let told: Told = serde_json::from_slice(body).ok()?;
+    Some(ProblemCode(Cow::Owned(told.code)))
 }
 
 fn unreadable(why: &str) -> Problem {
@@ -99,6 +121,7 @@ async fn message(asking: Asking<'_>, waits: bool) -> Result<Bytes, Problem> {
         tenant: asking.tenant.cloned(),
         traceparent: trace::traceparent().unwrap_or_default(),
         waits,
+        audited: asking.endpoint.is_mutation(),
         headers: carried(&parts.headers),
     };
     Ok(joined(&head, &body))

@@ -40,6 +40,9 @@ struct RequestHead {
     /// It may take longer than others, and has a place among those that wait or watch.
     #[serde(default)]
     waits: bool,
+    /// The process that asks has it in the audit; one of a version before the audit has not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    audited: bool,
     /// Names and values of those headers that the answer depends on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     headers: Vec<(String, String)>,
@@ -55,7 +58,11 @@ struct AnswerHead {
 
 /// A principal that another process has authenticated. Only [`answer`] puts it into a request.
 #[derive(Debug, Clone)]
-pub struct Vouched(pub Principal);
+pub struct Vouched {
+    pub principal: Principal,
+    /// That process has the request in the audit.
+    pub is_audited: bool,
+}
 
 /// The headers of an answer that are passed on.
 const ANSWERED: [HeaderName; 3] = [header::CONTENT_TYPE, header::CACHE_CONTROL, header::RETRY_AFTER];
@@ -128,6 +135,7 @@ mod tests {
             tenant: Some(TenantId::parse("acme").expect("a tenant")),
             traceparent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".to_owned(),
             waits: false,
+            audited: true,
             headers: vec![("last-event-id".to_owned(), "a\n7".to_owned())],
         };
         for body in [&b""[..], b"\n", b"{\"a\": 1}\n\n\xff"] {

@@ -137,7 +137,10 @@ async fn of_streams(broker: &dyn Broker, manifest: &Manifest) -> Vec<Checked> {
             Checked::fail(name, format!("{what} does not exist"), fix)
         }
     };
-    for spec in streams::specs(manifest) {
+    let all = streams::specs(manifest)
+        .into_iter()
+        .chain([streams::audit(manifest)]);
+    for spec in all {
         let name = format!("stream {}", spec.name);
         let fix = if spec.foreign {
             "change the stream: it belongs to the aggregates"

@@ -35,7 +35,17 @@ impl Jobs for Node {
             .broker()
             .ok_or_else(|| ControlError::Unavailable(self.waiting_for()))?;
         let entries = self.entries(broker.as_ref());
-        let id = format!("job-{}", Uuid::from_u128(self.randomness.draw()).simple());
+        let id = match &request.key {
+            None => format!("job-{}", Uuid::from_u128(self.randomness.draw()).simple()),
+            Some(key) => named(tenant, key),
+        };
+        if request.key.is_some() {
+            match find(&entries, tenant, &id).await {
+                Ok((_, there, _)) => return repeated(there, &order),
+                Err(ControlError::NotFound(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
         let listed = self.reserve(&entries, tenant, &id).await?;
         let record = JobRecord {
             id,
@@ -50,7 +60,11 @@ impl Jobs for Node {
             progress: Progress::default(),
             end: None,
         };
-        let before = entries.record(listed.slot).await?.map(|(_, revision)| revision);
+        let before = match entries.record(listed.slot).await? {
+            // The same request was made twice at a time.
+            Some((there, _)) if there.id == record.id => return repeated(there, &record.order),
+            before => before.map(|(_, revision)| revision),
+        };
         let put = entries.put_record(listed.slot, &record, before).await;
         put.map_err(|error| ControlError::Unavailable(error.to_string()))?;
         audit(&record, "start", &record.order.principal);
@@ -225,6 +239,10 @@ impl Node {
         let settings = &self.manifest.jobs;
         for _ in 0..TRIES {
             let (mut list, revision) = entries.list().await?;
+            // Whoever had this place for it before did not come to write the record.
+            if let Some(listed) = list.jobs.iter().find(|job| job.id == id) {
+                return Ok(listed.clone());
+            }
             let open = list.jobs.iter().filter(|job| !job.ended).count();
             if open >= usize::from(settings.active_max) {
                 return Err(ControlError::Conflict(format!(
@@ -263,6 +281,21 @@ impl Node {
             "the list of jobs changes all the time: try again".to_owned(),
         ))
     }
+}
+
+/// The id of the job that a request with this key has started.
+fn named(tenant: &TenantId, key: &str) -> String {
+    let hash = blake3::hash(format!("{tenant}/{key}").as_bytes()).to_hex();
+    format!("job-{}", &hash[..32])
+}
+
+/// What a repeated start is answered.
+fn repeated(there: JobRecord, order: &JobOrder) -> Result<JobView, ControlError> {
+    if there.order == *order {
+        return Ok(there.view());
+    }
+    let message = "the Idempotency-Key was used before, for another job";
+    Err(ControlError::Mismatch(message.to_owned()))
 }
 
 async fn find(

@@ -16,4 +16,4 @@ mod verdict;
 
 pub use adoption::{Adoption, Loss};
 pub use record::Place;
-pub(super) use record::{Entries, ReadError};
+pub(super) use record::{Entries, ReadError, host};

@@ -37,6 +37,18 @@ impl<'de> Deserialize<'de> for Token {
     }
 }
 
+fn said(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+/// Name of this host, for people.
+pub fn host() -> String {
+    match said("/proc/sys/kernel/hostname").trim() {
+        "" => "unknown".to_owned(),
+        host => host.to_owned(),
+    }
+}
+
 /// Where a folder is: the file of a shard on the disk of a running kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -52,13 +64,8 @@ pub struct Place {
 impl Place {
     /// This host, with the file of a shard in `dir`.
     pub fn of(dir: &Path) -> Self {
-        let said = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-        let host = said("/proc/sys/kernel/hostname");
         Self {
-            host: match host.trim() {
-                "" => "unknown".to_owned(),
-                host => host.to_owned(),
-            },
+            host: host(),
             boot: said("/proc/sys/kernel/random/boot_id").trim().to_owned(),
             file: mdbx::file(dir),
         }

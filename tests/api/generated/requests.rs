@@ -69,6 +69,15 @@ const VALUES: &[(&str, &[&str])] = &[
         ],
     ),
     ("key_prefix", &["r", "flat-", ""]),
+    ("principal", &["ann", "", "\u{202e}"]),
+    ("action", &["instances", "instances.cancel", "drain", "x", ""]),
+    (
+        "outcome",
+        &["done", "accepted", "refused", "failed", "unanswered", "x"],
+    ),
+    ("status", &["200", "403", "99", "x"]),
+    ("since", &["1h", "2026-11-26T03:00:00Z", "0s", "9999999999d", "x"]),
+    ("until", &["0s", "2026-11-26T03:00:00Z", "x"]),
     ("reason", &["expression", "x"]),
     ("error", &["declined", "x"]),
 ];

@@ -5,7 +5,14 @@ use std::sync::PoisonError;
 
 use prometheus::{Encoder as _, IntCounterVec, TextEncoder};
 
-use super::metrics::{CONTROL_REFUSALS, Metrics};
+use super::metrics::Metrics;
+
+/// Reasons of dead letters that are refused control messages: by the wrong subject, or without a principal who may.
+pub const CONTROL_REFUSALS: [&str; 2] = ["control.subject", "control.principal"];
+
+/// Why records of the audit are not stored: too many wait, the broker will never take one, the process has stopped, or too many
+/// requests had no valid credentials.
+pub const AUDIT_DROPS: [&str; 4] = ["queue", "refused", "stopped", "anonymous"];
 
 /// Where rows of the outbox go.
 const DESTINATIONS: [&str; 6] = ["effect", "gateway", "fact", "saga", "result", "cancellation"];
@@ -31,7 +38,8 @@ impl Metrics {
         self.build_info
             .with_label_values(&[env!("CARGO_PKG_VERSION")])
             .set(1);
-        let known: [(&IntCounterVec, &[&str]); 5] = [
+        let known: [(&IntCounterVec, &[&str]); 6] = [
+            (&self.audit_records_dropped, &AUDIT_DROPS),
             (&self.spans_dropped, &["queue", "export"]),
             (&self.controls_refused, &CONTROL_REFUSALS),
             (&self.definition_reloads, &["done", "refused"]),

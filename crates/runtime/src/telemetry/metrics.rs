@@ -7,7 +7,7 @@ pub use prometheus::{Gauge, Histogram, IntCounter, IntGauge};
 use prometheus::{HistogramVec, IntCounterVec, IntGaugeVec, Registry};
 
 use super::Spans;
-use super::register::{SECONDS, counter, counters, fraction, gauge, gauges, histogram, histograms};
+use super::register::{COUNTS, SECONDS, counter, counters, fraction, gauge, gauges, histogram, histograms};
 
 /// Handles of all series, shared by reference.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub struct Metrics {
     /// Messages whose body or header names another tenant than their subject: an attack or a
     /// misconfiguration.
     pub tenant_mismatches: IntCounter,
-    /// Control messages that asked for what their sender may not, by `reason` ([`CONTROL_REFUSALS`]).
+    /// Control messages that asked for what their sender may not, by `reason` ([`super::CONTROL_REFUSALS`]).
     pub controls_refused: IntCounterVec,
     /// Shards fed by a private reader.
     pub shards_detached: IntGauge,
@@ -137,6 +137,12 @@ pub struct Metrics {
     pub jobs_running: IntGauge,
     /// Jobs that ended, by `outcome` (completed, stopped, failed).
     pub jobs_ended: IntCounterVec,
+    /// Records of the audit that the broker has stored.
+    pub audit_records_stored: IntCounter,
+    /// Records of the audit that were not stored, by `reason` ([`super::AUDIT_DROPS`]).
+    pub audit_records_dropped: IntCounterVec,
+    /// Records of the audit that are not stored yet.
+    pub audit_records_waiting: IntGauge,
     /// Instances that a job has handled, by `verb` and `outcome` (applied, ignored, failed).
     pub job_instances: IntCounterVec,
     /// 1 for each halted shard, by `shard` and `reason`.
@@ -144,12 +150,6 @@ pub struct Metrics {
     /// 1 for each shard that is fenced and sends nothing, by `shard` and `reason` (unrenewed, taken, held).
     pub shards_fenced: IntGaugeVec,
 }
-
-const LONG_SECONDS: [f64; 9] = [0.1, 0.5, 1.0, 5.0, 30.0, 60.0, 600.0, 3_600.0, 86_400.0];
-const COUNTS: [f64; 10] = [1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0];
-
-/// Reasons of dead letters that are refused control messages: by the wrong subject, or without a principal who may.
-pub const CONTROL_REFUSALS: [&str; 2] = ["control.subject", "control.principal"];
 
 impl Metrics {
     /// Registers every series under the prefix `saga_runner_`.
@@ -299,7 +299,7 @@ impl Metrics {
                 r,
                 "schedule_lateness_seconds",
                 "Time from a planned time to the commit that starts, queues or skips it.",
-                &LONG_SECONDS,
+                &super::register::LONG_SECONDS,
             ),
             dead_letters: counters(
                 r,
@@ -443,11 +443,7 @@ impl Metrics {
                 "1 for each shard that finds no room to store inputs and takes none until there is some, else 0.",
                 &["shard"],
             ),
-            spans_exported: counter(
-                r,
-                "spans_exported_total",
-                "Spans sent to the collector of traces.",
-            ),
+            spans_exported: counter(r, "spans_exported_total", "Spans sent to the collector."),
             spans_dropped: counters(
                 r,
                 "spans_dropped_total",
@@ -467,6 +463,14 @@ impl Metrics {
                 "Instances that jobs have handled, by verb and outcome.",
                 &["verb", "outcome"],
             ),
+            audit_records_stored: counter(r, "audit_records_stored_total", "Audit records stored."),
+            audit_records_dropped: counters(
+                r,
+                "audit_records_dropped_total",
+                "Audit records that were not stored, by reason.",
+                &["reason"],
+            ),
+            audit_records_waiting: gauge(r, "audit_records_waiting", "Audit records not stored yet."),
             shards_halted: gauges(
                 r,
                 "shards_halted",

@@ -5,5 +5,6 @@ pub mod metrics;
 mod register;
 pub mod spans;
 
-pub use metrics::{CONTROL_REFUSALS, Metrics};
+pub use known::{AUDIT_DROPS, CONTROL_REFUSALS};
+pub use metrics::Metrics;
 pub use spans::{Span, SpanKind, Spans};

@@ -68,6 +68,8 @@ pub struct JobRequest {
     pub order: JobOrder,
     /// The filter of the order, read.
     pub filter: InstanceFilter,
+    /// Names the request: its repetition finds the job that the first one has started.
+    pub key: Option<String>,
 }
 
 /// What is to be done to which instances.
@@ -184,7 +186,7 @@ pub trait Jobs: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`ControlError::Invalid`] for an order that cannot be carried out, [`ControlError::Conflict`] where as many jobs are in
-    /// progress as may be.
+    /// progress as may be, [`ControlError::Mismatch`] where another order had this key.
     async fn start_job(&self, tenant: &TenantId, request: JobRequest) -> Result<JobView, ControlError>;
 
     /// The jobs of a tenant that are kept, the newest first.

@@ -4,6 +4,7 @@
 //! partitions, by whoever has them open ([`PartitionControl`]).
 
 mod aliases;
+mod audit;
 mod instances;
 mod jobs;
 mod letters;
@@ -16,6 +17,7 @@ mod shards;
 mod versions;
 
 pub use aliases::{AliasView, Aliases, OwnerView};
+pub use audit::{Audit, AuditFilter, AuditOutcome, AuditRecord};
 pub use instances::{HistoryView, InstanceDetail, Instances, RecordedInputs};
 pub use jobs::{
     JobCommand, JobFailure, JobInstance, JobOptions, JobOrder, JobPlan, JobRequest, JobVerb, JobView, Jobs,
@@ -49,9 +51,9 @@ pub trait PartitionControl: Instances + DeadLetters + Versions + Schedules + Ali
 impl<T: Instances + DeadLetters + Versions + Schedules + Aliases + PendingWork> PartitionControl for T {}
 
 /// All that the API asks.
-pub trait Control: NodeControl + ShardControl + PartitionControl + Jobs {}
+pub trait Control: NodeControl + ShardControl + PartitionControl + Jobs + Audit {}
 
-impl<T: NodeControl + ShardControl + PartitionControl + Jobs> Control for T {}
+impl<T: NodeControl + ShardControl + PartitionControl + Jobs + Audit> Control for T {}
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
@@ -105,4 +107,11 @@ pub struct Page<T> {
 #[must_use]
 pub fn rfc3339(time: TimeMs) -> String {
     jiff::Timestamp::from_millisecond(time.0).map_or_else(|_| time.0.to_string(), |stamp| stamp.to_string())
+}
+
+/// The time that a text in RFC 3339 names.
+#[must_use]
+pub fn time_of(text: &str) -> Option<TimeMs> {
+    let time = text.parse::<jiff::Timestamp>().ok()?;
+    Some(TimeMs(time.as_millisecond()))
 }
