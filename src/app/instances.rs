@@ -78,6 +78,7 @@ impl Instances for Node {
         patience: Option<Patience>,
     ) -> Result<Requested, ControlError> {
         let mut lookout = self.lookout(instance, patience).await?;
+        let message = self.with_parent(instance, message).await?;
         let checked = self.is_here(instance)?;
         if checked {
             self.check_request(instance, &message).await?;

@@ -18,6 +18,7 @@ mod control;
 mod credentials;
 mod cursors;
 pub mod definitions;
+mod deletions;
 pub mod diagnostics;
 pub mod doctor;
 pub mod exit;

@@ -85,7 +85,11 @@ impl Manifest {
                     .to_owned(),
             );
         }
-        for tenant in self.scheduled_tenants.iter().flatten() {
+        let of_schedules = self.scheduled_tenants.iter().flatten();
+        let named = of_schedules.map(|tenant| ("scheduled_tenants", tenant));
+        let of_storage = self.storage.tenants.keys();
+        let named = named.chain(of_storage.map(|tenant| ("storage.tenants", tenant)));
+        for (key, tenant) in named {
             let served = match &self.tenants {
                 None => false,
                 Some(TenantList::Any) => !tenant.is_none(),
@@ -93,9 +97,7 @@ impl Manifest {
             };
             if !served {
                 let name = tenant.as_str();
-                found.push(format!(
-                    "scheduled_tenants names {name:?}, which is not among tenants"
-                ));
+                found.push(format!("{key} names {name:?}, which is not among tenants"));
             }
         }
     }

@@ -10,6 +10,7 @@ mod children;
 mod clients;
 mod conflicts;
 mod controls;
+mod deletions;
 mod forwarding;
 mod generated;
 mod instances;

@@ -36,7 +36,7 @@ impl ControlMessage {
     #[must_use]
     pub fn is_of_runner(&self) -> bool {
         let role = self.principal.as_ref().map(|principal| principal.role);
-        self.verb.sender() != Sender::Operator || role.is_some_and(|role| role >= Role::Operator)
+        self.verb.sender() != Sender::Operator || role.is_some_and(|role| role >= self.verb.role())
     }
 }
 
@@ -130,7 +130,7 @@ impl Sender {
         match control {
             "start" | "signal" | "cancel" => Some(Self::Tenant),
             "retry" | "skip" | "resolve" | "pause" | "resume" | "kill" | "fire_timer" | "cancel_timer"
-            | "try_now" | "rerun" | "restart" => Some(Self::Operator),
+            | "try_now" | "rerun" | "restart" | "delete" => Some(Self::Operator),
             "cancel_child" | "outcome" | "callback" | "heartbeat" | "register_alias" | "release_alias"
             | "ask_alias" | "alias_read" | "alias_answered" | FORWARD => Some(Self::Runner),
             _ => None,
@@ -178,6 +178,12 @@ pub enum ControlVerb {
     },
     /// The same with nothing kept but what it was given.
     Restart {},
+    /// Delete an instance that has ended, with its history. Needs a reason, and the role admin.
+    Delete {
+        /// The process that was asked has seen that the instance that has started it has ended, or is gone.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        parent_over: bool,
+    },
     /// Tell a step that waits for it.
     Signal {
         name: String,
@@ -291,6 +297,15 @@ impl ControlVerb {
         }
     }
 
+    /// The role that an operator needs to say it.
+    #[must_use]
+    pub const fn role(&self) -> Role {
+        match self {
+            Self::Delete { .. } => Role::Admin,
+            _ => Role::Operator,
+        }
+    }
+
     /// As `control` says it.
     #[must_use]
     pub const fn as_str(&self) -> &'static str {
@@ -307,6 +322,7 @@ impl ControlVerb {
             Self::TryNow { .. } => "try_now",
             Self::Rerun { .. } => "rerun",
             Self::Restart {} => "restart",
+            Self::Delete { .. } => "delete",
             Self::Signal { .. } => "signal",
             Self::Start { .. } => "start",
             Self::CancelChild { .. } => "cancel_child",
@@ -399,8 +415,13 @@ impl StepFound {
 /// # Errors
 /// A sentence for whoever asks.
 pub fn operation(verb: OperationVerb, principal: Principal) -> Result<Operation, &'static str> {
-    if verb == OperationVerb::Kill && principal.reason.trim().is_empty() {
-        return Err("`kill` needs a `reason`");
+    let lacks = match &verb {
+        OperationVerb::Kill => Some("`kill` needs a `reason`"),
+        OperationVerb::Delete { .. } => Some("`delete` needs a `reason`"),
+        _ => None,
+    };
+    if let Some(message) = lacks.filter(|_| principal.reason.trim().is_empty()) {
+        return Err(message);
     }
     Ok(Operation {
         verb,

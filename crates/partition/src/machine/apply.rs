@@ -12,7 +12,7 @@ use saga_runner_kernel::patch::{IgnoreReason, Outcome, Patch};
 use saga_runner_kernel::record::Record;
 use saga_runner_kernel::schedule;
 use saga_runner_kernel::transition::{
-    Context, Last, Rejection, apply_ended, apply_traced, migrate, reaches_ended, refusal, replaces,
+    Context, Last, Rejection, apply_ended, apply_traced, deletes, migrate, reaches_ended, refusal, replaces,
 };
 
 use super::asking::Asked;
@@ -238,6 +238,15 @@ impl Run<'_> {
         if let Some(poison) = self.poison(input) {
             return self.dead_letter_poison(input, None, poison, turn);
         }
+        if let InputBody::Control(Control::Operate(operation)) = &input.body
+            && let Some(parent_over) = deletes(operation)
+        {
+            return self.delete(input, operation, parent_over, tombstone);
+        }
+        let deleted = match &record {
+            Some(_) => None,
+            None => self.batch.deleted(id)?,
+        };
         let log_sequence = self.next_sequence();
         let context = Context {
             limits: self.ground.limits,
@@ -252,6 +261,7 @@ impl Run<'_> {
             ended: tombstone.ended,
             start: tombstone.start,
             record: record.as_ref(),
+            deleted: deleted.as_ref().map(|deleted| &deleted.known),
         };
         let trace = self.ground.watch.and_then(Watch::trace);
         let applied = catch_unwind(AssertUnwindSafe(|| {
@@ -348,7 +358,7 @@ impl Run<'_> {
         };
         let kept_until = found
             .until
-            .unwrap_or_else(|| found.ended.plus_ms(self.ground.keep_ended.as_i64()));
+            .unwrap_or_else(|| found.ended.plus_ms(self.ground.keep.ended.as_i64()));
         Ok(if input.time <= kept_until {
             Tombstone::Counts(found)
         } else {

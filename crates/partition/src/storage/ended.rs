@@ -1,15 +1,16 @@
 //! What is kept of instances that have ended, and how it is forgotten: by the age that the store allows, by their number, or at
 //! the time that their saga has said.
 
-use saga_runner_kernel::ids::{DefinitionHash, InstanceId, TimeMs};
+use saga_runner_kernel::ids::{DefinitionHash, InstanceId, TenantId, TimeMs};
 use saga_runner_kernel::record::Record;
 use saga_runner_kernel::transition::Last;
 
 use super::keys;
 use super::listed::StatusChanges;
-use super::rows::{EndedRow, HistoryRow, Tombstone, decode, encode};
-use super::tables::{ENDED, EXPIRIES, HISTORY, META, TOMBSTONES};
-use super::{Batch, StorageError};
+use super::read::Reader;
+use super::rows::{DeletedRow, EndedRow, HistoryRow, Tombstone, decode, encode};
+use super::tables::{DELETED, ENDED, EXPIRIES, HISTORY, META, TOMBSTONES};
+use super::{Batch, ReadRows, StorageError};
 
 /// What of the ended instances is old.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +44,22 @@ impl Batch<'_> {
             .transpose()
     }
 
+    /// What is remembered of the instance of a key that an operator has deleted.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`].
+    pub fn deleted(&self, id: &InstanceId) -> Result<Option<DeletedRow>, StorageError> {
+        deleted(self.view, id)
+    }
+
+    /// Keeps it, for as long as the tombstone.
+    ///
+    /// # Errors
+    /// [`StorageError`].
+    pub fn put_deleted(&self, id: &InstanceId, row: &DeletedRow) -> Result<(), StorageError> {
+        self.view.put(DELETED, &keys::instance(id), encode(row))
+    }
+
     /// Keeps that a key was used.
     ///
     /// # Errors
@@ -56,10 +73,32 @@ impl Batch<'_> {
     /// # Errors
     /// [`StorageError::Corrupt`].
     pub fn ended(&self, id: &InstanceId, number: u64) -> Result<Option<Record>, StorageError> {
-        let row = self.ended_row(number)?;
-        Ok(row
-            .filter(|row| row.instance == *id)
-            .map(|row| row.summary.record))
+        let row = self.ended_row_of(id, number)?;
+        Ok(row.map(|row| row.summary.record))
+    }
+
+    /// The row of an ended instance, if it is still kept.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`].
+    pub fn ended_row_of(&self, id: &InstanceId, number: u64) -> Result<Option<EndedRow>, StorageError> {
+        Ok(self.ended_row(number)?.filter(|row| row.instance == *id))
+    }
+
+    /// Deletes an ended instance with its history; its tombstone stays.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`].
+    pub fn delete_ended_instance(
+        &self,
+        number: u64,
+        row: EndedRow,
+        statuses: &mut StatusChanges,
+    ) -> Result<(), StorageError> {
+        let mut forgotten = Forgotten::default();
+        self.forget_ended(vec![(number, row)], &mut forgotten)?;
+        statuses.add(&forgotten.statuses);
+        Ok(())
     }
 
     fn ended_row(&self, number: u64) -> Result<Option<EndedRow>, StorageError> {
@@ -103,6 +142,8 @@ impl Batch<'_> {
             start: last.start,
         };
         self.put_tombstone(&row.instance, &tombstone)?;
+        // What was remembered of the generation before goes with its tombstone.
+        self.view.delete(DELETED, &keys::instance(&row.instance))?;
         if let Some(until) = row.until {
             self.view
                 .put(EXPIRIES, &keys::expiry(until, log_sequence), Vec::new())?;
@@ -138,6 +179,29 @@ impl Batch<'_> {
             doomed.push(read_ended(key, &value)?);
             Ok(doomed.len() < most)
         })?;
+        self.forget_ended(doomed, forgotten)
+    }
+
+    /// The oldest ended instances of a tenant beyond `keep`, up to `limit`, with their history. `staged`: how many more or fewer
+    /// there are in each status than the counts say.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`].
+    pub fn prune_tenant(
+        &self,
+        tenant: &TenantId,
+        keep: u64,
+        limit: usize,
+        staged: &StatusChanges,
+        forgotten: &mut Forgotten,
+    ) -> Result<(), StorageError> {
+        let mut changes = staged.clone();
+        changes.add(&forgotten.statuses);
+        let numbers = self.oldest_ended(tenant, keep, limit, &changes)?;
+        let mut doomed = Vec::with_capacity(numbers.len());
+        for number in numbers {
+            doomed.extend(self.ended_row(number)?.map(|row| (number, row)));
+        }
         self.forget_ended(doomed, forgotten)
     }
 
@@ -250,12 +314,29 @@ impl Batch<'_> {
         })?;
         for key in &doomed {
             self.view.delete(TOMBSTONES, key)?;
+            self.view.delete(DELETED, key)?;
         }
         if next != from {
             self.view.put(META, TOMBSTONES_SEEN, next)?;
         }
         Ok(doomed.len())
     }
+}
+
+impl Reader {
+    /// What is remembered of the instance of a key that an operator has deleted.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`].
+    pub fn deleted(&self, id: &InstanceId) -> Result<Option<DeletedRow>, StorageError> {
+        self.view(|view| deleted(view, id))
+    }
+}
+
+pub(super) fn deleted(view: &dyn ReadRows, id: &InstanceId) -> Result<Option<DeletedRow>, StorageError> {
+    view.get(DELETED, &keys::instance(id))?
+        .map(|bytes| decode(&bytes, "a deleted instance"))
+        .transpose()
 }
 
 fn read_ended(key: &[u8], value: &[u8]) -> Result<(u64, EndedRow), StorageError> {

@@ -5,9 +5,14 @@
 
 pub mod store;
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
+use crate::kernel::ids::TenantId;
+
 use saga_runner_partition::machine::Keep;
+pub use saga_runner_partition::machine::TenantKeep;
 pub use saga_runner_partition::storage::{
     Batch, Decided, DecidedRow, HeldRow, Outdated, Reader, StorageError, WriteSet, backup, by_key, keys,
     listed, read, rows, tables, write,
@@ -20,8 +25,8 @@ pub use store::{OpenOptions, Ownership, Store};
 pub struct Settings {
     /// Largest size of one shard's file, in bytes. Default 64 GiB; the file grows by 16 MiB at a time.
     pub max_bytes: u64,
-    /// How long ended instances, their history and the tombstones of their keys are kept, where their saga does not say it
-    /// (`keep_ended`). Default 7 days.
+    /// How long ended instances, their history and the tombstones of their keys are kept, where neither their saga (`keep_ended`)
+    /// nor their tenant says it. Default 7 days.
     pub keep_ended: crate::kernel::duration::Millis,
     /// Most ended instances that a shard keeps with their history, whatever their sagas say; tombstones stay for their time. Default
     /// 1,000,000.
@@ -29,6 +34,8 @@ pub struct Settings {
     /// Most dead letters that a shard keeps; beyond it the oldest are forgotten for which no instance waits.
     /// Default 100,000.
     pub keep_dead_letters: u64,
+    /// What tenants have in place of `keep_ended` and within `keep_ended_count`, by their names. Default: nothing.
+    pub tenants: BTreeMap<TenantId, TenantKeep>,
 }
 
 impl Default for Settings {
@@ -39,6 +46,7 @@ impl Default for Settings {
             keep_ended: keep.ended,
             keep_ended_count: keep.ended_count,
             keep_dead_letters: keep.dead_letters,
+            tenants: keep.tenants,
         }
     }
 }
@@ -46,11 +54,12 @@ impl Default for Settings {
 impl Settings {
     /// What is kept of what has ended.
     #[must_use]
-    pub const fn keep(&self) -> Keep {
+    pub fn keep(&self) -> Keep {
         Keep {
             ended: self.keep_ended,
             ended_count: self.keep_ended_count,
             dead_letters: self.keep_dead_letters,
+            tenants: self.tenants.clone(),
         }
     }
 }
