@@ -4,6 +4,7 @@ mod accept;
 mod adapters;
 mod aliases;
 mod answers;
+mod archive;
 pub mod backup;
 #[cfg(feature = "bench")]
 pub mod bench;

@@ -267,6 +267,8 @@ const FIELDS: &[Column] = &[
     Column::time("Started", "/started"),
     Column::time("Updated", "/updated"),
     Column::time("Ended", "/ended"),
+    Column::time("Archived", "/archived_at"),
+    Column::value("Truncated", "/truncated"),
     Column::time("Blocked", "/blocked_by/since"),
     Column::told("Blocked by", blocked),
     Column::value("Definition", "/definition"),

@@ -51,6 +51,7 @@ impl Manifest {
         found.extend(self.http.check().err());
         found.extend(self.ownership.check().err());
         found.extend(self.jobs.check().err());
+        self.archive_contradictions(&mut found);
         found.extend(self.telemetry.check().err());
         if self.mode != Mode::Combined {
             let mode = self.mode.as_str();
@@ -129,6 +130,25 @@ impl Manifest {
                 "worker.consumers.by is tenant or tenant_and_effect, which needs a list under tenants"
                     .to_owned(),
             );
+        }
+    }
+
+    fn archive_contradictions(&self, found: &mut Vec<String>) {
+        let Some(archive) = &self.storage.archive else {
+            return;
+        };
+        found.extend(archive.check().err());
+        let streams = &self.streams;
+        let others = [
+            &streams.aggregate_events.name,
+            &streams.workflow_commands.name,
+            &streams.workflow_events.name,
+        ];
+        if others.contains(&&archive.stream) {
+            found.push(format!(
+                "storage.archive.stream is {:?}, which another stream has",
+                archive.stream
+            ));
         }
     }
 

@@ -16,7 +16,7 @@ name: door
 start: Door.Opened
 reuse: always
 key: {"Door.*": event.data.door}
-state: {init: {secret: "${event.data.secret}"}}
+state: {init: {}}
 steps:
   hold: {wait: {signal: close, timeout: 1h}}
 "#;
@@ -164,7 +164,7 @@ async fn the_command_line_deletes_one_that_is_confirmed_and_a_job_all_that_have_
         "instance", "delete", "door", "c-1", "--reason", "erasure", "--wait",
     ];
     let unsure = cli(&rig, &one);
-    assert_eq!(unsure.status.code(), Some(2), "{}", told(&unsure));
+    assert_eq!(unsure.status.code(), Some(64), "{}", told(&unsure));
     assert_eq!(get(&rig, &instance("acme", "door", "c-1")).await.status, 200);
     let sure = cli(&rig, &[&one[..], &["--yes"]].concat());
     assert!(sure.status.success(), "{}", told(&sure));

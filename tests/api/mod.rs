@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "the test waits in real time")]
 
 mod aliases;
+mod archives;
 mod auth;
 mod callbacks;
 pub mod caller;

@@ -13,7 +13,7 @@ pub(crate) fn read(path: impl AsRef<Path>) -> String {
 }
 
 /// Where each section of the manifest is declared.
-const SETTINGS: [(&str, &str, &str); 26] = [
+const SETTINGS: [(&str, &str, &str); 27] = [
     ("Top level", "src/config/manifest.rs", "Manifest"),
     ("`broker`", "src/config/manifest.rs", "BrokerSettings"),
     ("`broker.nats`", "src/nats/settings.rs", "Settings"),
@@ -31,6 +31,11 @@ const SETTINGS: [(&str, &str, &str); 26] = [
     ("`limits`", "crates/language/src/limits.rs", "Limits"),
     ("`shard`", "crates/runtime/src/shard/settings.rs", "Settings"),
     ("`storage`", "crates/runtime/src/storage/mod.rs", "Settings"),
+    (
+        "`storage`",
+        "crates/runtime/src/storage/mod.rs",
+        "ArchiveSettings",
+    ),
     ("`intake`", "crates/runtime/src/intake/settings.rs", "Settings"),
     ("`relay`", "crates/runtime/src/outbox/settings.rs", "Settings"),
     (

@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 
-use saga_runner_language::ids::{CommandId, EffectName, IdError, Key, SagaName, TenantId};
+use saga_runner_language::ids::{CommandId, EffectName, IdError, InstanceId, Key, SagaName, TenantId};
 use uuid::Uuid;
 
 /// What stands behind the tenant in the subjects of domain events.
@@ -95,6 +95,8 @@ pub enum Subject {
 const RUNNER: &str = "runner";
 /// What stands behind the cluster in the subjects by which the runners talk to instances.
 const CONTROL: &str = "control";
+/// The same of what is left of instances after their time.
+const ARCHIVE: &str = "archive";
 
 /// Why a text is not a subject of the runner.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -298,6 +300,24 @@ pub fn control_filter(cluster: &str, tenant: Option<&TenantId>) -> String {
         Some(tenant) if !tenant.is_none() => format!("{RUNNER}.{cluster}.{CONTROL}.{tenant}.>"),
         Some(_) | None => format!("{RUNNER}.{cluster}.{CONTROL}.>"),
     }
+}
+
+/// Where the archive has an instance: `runner.<cluster>.archive.<tenant>.<saga>.<correlation>`.
+#[must_use]
+pub fn archive(cluster: &str, instance: &InstanceId) -> String {
+    let mut out = format!("{RUNNER}.{cluster}.{ARCHIVE}.");
+    if !instance.tenant.is_none() {
+        write!(out, "{}.", instance.tenant).expect("writing to a string");
+    }
+    write!(out, "{}.", instance.saga).expect("writing to a string");
+    escape_into(&mut out, instance.key.as_str());
+    out
+}
+
+/// A filter that matches all of the archive of a cluster.
+#[must_use]
+pub fn archive_filter(cluster: &str) -> String {
+    format!("{RUNNER}.{cluster}.{ARCHIVE}.>")
 }
 
 /// A filter that matches the subjects of `kind` (and `name`, if given) of one tenant or, with `None`, of

@@ -261,7 +261,7 @@ impl Carried<'_> {
     /// The outcome of the part of this job, where the instance has had it.
     async fn outcome(&self, shard: &Shown, instance: &InstanceId) -> Result<Option<HistoryOutcome>, Trouble> {
         let (reader, owned, id) = (shard.reader.clone(), instance.clone(), self.input_id());
-        let deletes = self.record.order.verb == JobVerb::Delete;
+        let is_deletion = self.record.order.verb == JobVerb::Delete;
         let is_it = move |row: &HistoryRow| row.input_id == id;
         let found = blocking(&self.node.tasks, move || {
             let page = reader.history_page(&owned, None, HISTORY_ROWS)?;
@@ -269,7 +269,7 @@ impl Carried<'_> {
             Ok(rows.into_iter().map(|(_, row)| row).find(is_it))
         });
         let told = found.await?.map(|row| row.outcome);
-        if told.is_some() || !deletes {
+        if told.is_some() || !is_deletion {
             return Ok(told);
         }
         // Its history is gone with it.

@@ -81,7 +81,9 @@ pub const fn deletes(operation: &Operation) -> Option<bool> {
 
 /// The answer of an instance that is live.
 pub(super) fn refuse(definition: &Definition, record: &Record) -> Patch {
-    let message = delete_obstacle(Some(definition), record, true);
+    // Whatever the parent says, it has not ended.
+    let parent_over = true;
+    let message = delete_obstacle(Some(definition), record, parent_over);
     let message = message.unwrap_or_else(|| "it has not ended yet".to_owned());
     Patch {
         notes: vec![Note::Refused { message }],

@@ -224,7 +224,12 @@ impl Run<'_> {
     fn after_end(&mut self, input: &Input, tombstone: Row, turn: Turn) -> Result<Fate, StorageError> {
         let id = &input.instance;
         let definitions = self.ground.definitions;
-        let record = self.batch.ended(id, tombstone.summary)?;
+        let deleted = self.batch.deleted(id)?;
+        let record = match &deleted {
+            None => self.batch.ended(id, tombstone.summary)?,
+            // Also where the archive has not got it yet.
+            Some(_) => None,
+        };
         let active = definitions.active(&id.saga);
         let own = record
             .as_ref()
@@ -243,10 +248,6 @@ impl Run<'_> {
         {
             return self.delete(input, operation, parent_over, tombstone);
         }
-        let deleted = match &record {
-            Some(_) => None,
-            None => self.batch.deleted(id)?,
-        };
         let log_sequence = self.next_sequence();
         let context = Context {
             limits: self.ground.limits,

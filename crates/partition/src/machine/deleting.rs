@@ -22,8 +22,9 @@ impl Run<'_> {
         tombstone: Tombstone,
     ) -> Result<Fate, StorageError> {
         let id = &input.instance;
-        let Some(row) = self.batch.ended_row_of(id, tombstone.summary)? else {
-            let before = self.batch.deleted(id)?;
+        let before = self.batch.deleted(id)?;
+        let row = self.batch.ended_row_of(id, tombstone.summary)?;
+        let Some(row) = row.filter(|_| before.is_none()) else {
             let is_again = before.is_some_and(|before| before.request == input.id);
             let reason = if is_again {
                 IgnoreReason::Duplicate
@@ -48,12 +49,18 @@ impl Run<'_> {
             by: operation.by.clone(),
             reason: operation.reason.clone(),
             time: input.time,
+            waits: self.ground.keep.archive,
             known: record.forgotten(),
         };
         self.staged.story.deleted(id, &deleted);
-        self.staged.uses.ended(record.definition, -1);
-        self.batch
-            .delete_ended_instance(tombstone.summary, row, &mut self.staged.statuses)?;
+        if deleted.waits {
+            let over = self.ground.now.plus_ms(-1);
+            self.batch.expire_ended(tombstone.summary, row, over)?;
+        } else {
+            self.staged.uses.ended(record.definition, -1);
+            self.batch
+                .delete_ended_instance(tombstone.summary, row, &mut self.staged.statuses)?;
+        }
         self.batch.put_deleted(id, &deleted)?;
         self.tell(input, Told::Outcome(Outcome::Applied, &[]));
         self.staged.records.give_back(id, None);

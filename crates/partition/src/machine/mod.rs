@@ -6,6 +6,7 @@
 pub mod activation;
 mod aliases;
 pub mod apply;
+mod archiving;
 mod asking;
 pub mod catch_up;
 pub mod counts;
@@ -65,6 +66,8 @@ pub struct Keep {
     pub dead_letters: u64,
     /// What tenants have of their own.
     pub tenants: BTreeMap<TenantId, TenantKeep>,
+    /// Ended instances are not forgotten before an archive has them.
+    pub archive: bool,
 }
 
 /// What is kept of the ended instances of one tenant; what is absent is as for all.
@@ -86,8 +89,19 @@ impl Keep {
         self.tenants.get(tenant)?.keep_ended
     }
 
+    /// What of the ended instances is old now.
+    #[must_use]
+    pub fn outdated(&self, now: TimeMs) -> Outdated {
+        Outdated {
+            now,
+            before: now.plus_ms(-self.ended.as_i64()),
+            count: self.ended_count,
+            archive: self.archive,
+        }
+    }
+
     /// The tenants that may have so many ended instances only.
-    fn counts(&self) -> impl Iterator<Item = (&TenantId, u64)> {
+    pub fn counts(&self) -> impl Iterator<Item = (&TenantId, u64)> {
         let tenants = self.tenants.iter();
         tenants.filter_map(|(tenant, keep)| Some((tenant, keep.keep_ended_count?)))
     }
@@ -101,6 +115,7 @@ impl Default for Keep {
             ended_count: 1_000_000,
             dead_letters: 100_000,
             tenants: BTreeMap::new(),
+            archive: false,
         }
     }
 }
@@ -246,21 +261,15 @@ impl Partition {
         tenants: Option<&BTreeSet<TenantId>>,
         [letters, rows]: [usize; 2],
     ) -> Result<(), StorageError> {
-        let before = now.plus_ms(-self.keep.ended.as_i64());
         let forgotten = batch.prune_dead_letters(self.keep.dead_letters, letters)?;
         staged.counts.forgotten(forgotten);
-        let outdated = Outdated {
-            now,
-            before,
-            count: self.keep.ended_count,
-        };
-        let mut ended = batch.prune_ended(outdated, rows)?;
-        for (tenant, count) in self.keep.counts() {
+        let mut ended = batch.prune_ended(self.keep.outdated(now), rows)?;
+        for (tenant, count) in self.keep.counts().filter(|_| !self.keep.archive) {
             if tenants.is_none_or(|tenants| tenants.contains(tenant)) {
                 batch.prune_tenant(tenant, count, rows, &staged.statuses, &mut ended)?;
             }
         }
-        staged.pruned = forgotten + ended.instances.len() + ended.tombstones;
+        staged.pruned += forgotten + ended.instances.len() + ended.tombstones;
         staged.statuses.add(&ended.statuses);
         for hash in ended.instances {
             staged.uses.ended(hash, -1);

@@ -279,7 +279,7 @@ impl Story {
                         by = deleted.by,
                         reason = deleted.reason,
                         request = deleted.request,
-                        "instance was deleted with its history"
+                        "an admin has deleted an instance with its history"
                     );
                 }
                 Line::Unreadable(line) => tracing::warn!(

@@ -7,8 +7,7 @@ use saga_runner_kernel::transition::Last;
 
 use super::keys;
 use super::listed::StatusChanges;
-use super::read::Reader;
-use super::rows::{DeletedRow, EndedRow, HistoryRow, Tombstone, decode, encode};
+use super::rows::{EndedRow, HistoryRow, Tombstone, decode, encode};
 use super::tables::{DELETED, ENDED, EXPIRIES, HISTORY, META, TOMBSTONES};
 use super::{Batch, ReadRows, StorageError};
 
@@ -20,6 +19,8 @@ pub struct Outdated {
     pub before: TimeMs,
     /// Most ended instances, whatever was said.
     pub count: u64,
+    /// An archive is to have them before they are forgotten.
+    pub archive: bool,
 }
 
 /// What was forgotten.
@@ -42,22 +43,6 @@ impl Batch<'_> {
             .get(TOMBSTONES, &keys::instance(id))?
             .map(|bytes| decode(&bytes, "a tombstone"))
             .transpose()
-    }
-
-    /// What is remembered of the instance of a key that an operator has deleted.
-    ///
-    /// # Errors
-    /// [`StorageError::Corrupt`].
-    pub fn deleted(&self, id: &InstanceId) -> Result<Option<DeletedRow>, StorageError> {
-        deleted(self.view, id)
-    }
-
-    /// Keeps it, for as long as the tombstone.
-    ///
-    /// # Errors
-    /// [`StorageError`].
-    pub fn put_deleted(&self, id: &InstanceId, row: &DeletedRow) -> Result<(), StorageError> {
-        self.view.put(DELETED, &keys::instance(id), encode(row))
     }
 
     /// Keeps that a key was used.
@@ -101,11 +86,12 @@ impl Batch<'_> {
         Ok(())
     }
 
-    fn ended_row(&self, number: u64) -> Result<Option<EndedRow>, StorageError> {
-        self.view
-            .get(ENDED, &keys::number(number))?
-            .map(|bytes| decode(&bytes, "an ended instance"))
-            .transpose()
+    /// An ended instance, by the number of its row.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`].
+    pub fn ended_row(&self, number: u64) -> Result<Option<EndedRow>, StorageError> {
+        ended_row(self.view, number)
     }
 
     /// Takes an instance out of the ended ones: it is live again, and its record is to be put.
@@ -160,9 +146,11 @@ impl Batch<'_> {
     /// [`StorageError::Corrupt`].
     pub fn prune_ended(&self, outdated: Outdated, limit: usize) -> Result<Forgotten, StorageError> {
         let mut forgotten = Forgotten::default();
-        self.prune_excess(outdated.count, limit, &mut forgotten)?;
-        self.prune_aged(outdated.before, limit, &mut forgotten)?;
-        self.prune_expired(outdated.now, limit, &mut forgotten)?;
+        self.prune_aged(outdated, limit, &mut forgotten)?;
+        if !outdated.archive {
+            self.prune_excess(outdated.count, limit, &mut forgotten)?;
+            self.prune_expired(outdated.now, limit, &mut forgotten)?;
+        }
         forgotten.tombstones = self.prune_tombstones(outdated, limit)?;
         Ok(forgotten)
     }
@@ -205,11 +193,11 @@ impl Batch<'_> {
         self.forget_ended(doomed, forgotten)
     }
 
-    /// Those of which no saga has said anything, that ended before `before`. They stand in the order of their ends, so the
+    /// Those of which no saga has said anything, that ended too long ago. They stand in the order of their ends, so the
     /// look stops at the first that is kept; it goes on there the next time, behind the others that lie among them.
     fn prune_aged(
         &self,
-        before: TimeMs,
+        outdated: Outdated,
         limit: usize,
         forgotten: &mut Forgotten,
     ) -> Result<(), StorageError> {
@@ -218,7 +206,8 @@ impl Batch<'_> {
         self.view.scan(ENDED, &from, &mut |key, value| {
             let (number, row) = read_ended(key, &value)?;
             if row.until.is_none() {
-                if row.summary.ended >= before {
+                // What is for the archive stays where the next look begins.
+                if row.summary.ended >= outdated.before || outdated.archive {
                     return Ok(false);
                 }
                 doomed.push((number, row));
@@ -307,7 +296,8 @@ impl Batch<'_> {
                 Some(until) => until < outdated.now,
                 None => tombstone.ended < outdated.before,
             };
-            if is_old {
+            // What the archive has not got yet is found by its key.
+            if is_old && !(outdated.archive && self.ended_row(tombstone.summary)?.is_some()) {
                 doomed.push(key.to_vec());
             }
             Ok(true)
@@ -323,33 +313,23 @@ impl Batch<'_> {
     }
 }
 
-impl Reader {
-    /// What is remembered of the instance of a key that an operator has deleted.
-    ///
-    /// # Errors
-    /// [`StorageError::Corrupt`].
-    pub fn deleted(&self, id: &InstanceId) -> Result<Option<DeletedRow>, StorageError> {
-        self.view(|view| deleted(view, id))
-    }
-}
-
-pub(super) fn deleted(view: &dyn ReadRows, id: &InstanceId) -> Result<Option<DeletedRow>, StorageError> {
-    view.get(DELETED, &keys::instance(id))?
-        .map(|bytes| decode(&bytes, "a deleted instance"))
+pub(super) fn ended_row(view: &dyn ReadRows, number: u64) -> Result<Option<EndedRow>, StorageError> {
+    view.get(ENDED, &keys::number(number))?
+        .map(|bytes| decode(&bytes, "an ended instance"))
         .transpose()
 }
 
-fn read_ended(key: &[u8], value: &[u8]) -> Result<(u64, EndedRow), StorageError> {
+pub(super) fn read_ended(key: &[u8], value: &[u8]) -> Result<(u64, EndedRow), StorageError> {
     let number = keys::read_number(key).ok_or_else(|| corrupt("a key of the ended instances"))?;
     Ok((number, decode(value, "an ended instance")?))
 }
 
-fn corrupt(what: &str) -> StorageError {
+pub(super) fn corrupt(what: &str) -> StorageError {
     StorageError::Corrupt(what.to_owned())
 }
 
 /// Up to where no ended instance is kept that goes by its age.
-const ENDED_SEEN: &[u8] = b"ended seen";
+pub(super) const ENDED_SEEN: &[u8] = b"ended seen";
 /// Up to where the tombstones were looked through.
 const TOMBSTONES_SEEN: &[u8] = b"tombstones seen";
 
@@ -410,6 +390,7 @@ mod tests {
             now: TimeMs(now),
             before: TimeMs(before),
             count,
+            archive: false,
         };
         let forgotten = write(store, |batch| batch.prune_ended(outdated, limit));
         forgotten.instances.len()

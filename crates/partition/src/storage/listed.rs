@@ -15,7 +15,7 @@ use super::keys;
 use super::read::{Found, Reader};
 use super::rows::{EndedRow, Waiting, decode, encode};
 use super::tables::{ENDED, INSTANCES, LISTED, STATUSES};
-use super::{Batch, ReadRows, StorageError, WriteRows};
+use super::{Batch, ReadRows, StorageError};
 
 /// Categories of a tenant that one call looks at.
 const STATUSES_MAX: usize = 20_000;
@@ -97,7 +97,7 @@ impl StatusChanges {
     /// How many instances of a tenant are in each status of those that have ended, by the key of the status.
     fn counted(
         &self,
-        view: &dyn WriteRows,
+        view: &dyn ReadRows,
         tenant: &TenantId,
     ) -> Result<BTreeMap<Vec<u8>, u64>, StorageError> {
         let prefix = keys::tenant_prefix(tenant);
@@ -194,33 +194,7 @@ impl Batch<'_> {
         limit: usize,
         changes: &StatusChanges,
     ) -> Result<Vec<u64>, StorageError> {
-        let statuses = changes.counted(self.view, tenant)?;
-        let count = statuses
-            .values()
-            .fold(0_u64, |sum, count| sum.saturating_add(*count));
-        let excess = usize::try_from(count.saturating_sub(keep)).unwrap_or(limit);
-        let most = excess.min(limit);
-        let mut oldest = Vec::new();
-        if most == 0 {
-            return Ok(oldest);
-        }
-        for prefix in statuses.keys() {
-            let mut found = 0;
-            self.view.scan(LISTED, prefix, &mut |key, value| {
-                let Some(sequence) = key.strip_prefix(prefix.as_slice()).and_then(keys::read_number) else {
-                    return Ok(false);
-                };
-                let row: ListedRow = decode(&value, "a listed instance")?;
-                if row.ended {
-                    oldest.push(sequence);
-                    found += 1;
-                }
-                Ok(found < most)
-            })?;
-        }
-        oldest.sort_unstable();
-        oldest.truncate(most);
-        Ok(oldest)
+        oldest_ended(self.view, tenant, keep, limit, changes)
     }
 
     /// Counts the instances of the statuses that have changed.
@@ -360,6 +334,43 @@ impl Reader {
             })
         })
     }
+}
+
+/// Numbers of the oldest ended instances of a tenant beyond `keep`, at most `limit`.
+pub(super) fn oldest_ended(
+    view: &dyn ReadRows,
+    tenant: &TenantId,
+    keep: u64,
+    limit: usize,
+    changes: &StatusChanges,
+) -> Result<Vec<u64>, StorageError> {
+    let statuses = changes.counted(view, tenant)?;
+    let count = statuses
+        .values()
+        .fold(0_u64, |sum, count| sum.saturating_add(*count));
+    let excess = usize::try_from(count.saturating_sub(keep)).unwrap_or(limit);
+    let most = excess.min(limit);
+    let mut oldest = Vec::new();
+    if most == 0 {
+        return Ok(oldest);
+    }
+    for prefix in statuses.keys() {
+        let mut found = 0;
+        view.scan(LISTED, prefix, &mut |key, value| {
+            let Some(sequence) = key.strip_prefix(prefix.as_slice()).and_then(keys::read_number) else {
+                return Ok(false);
+            };
+            let row: ListedRow = decode(&value, "a listed instance")?;
+            if row.ended {
+                oldest.push(sequence);
+                found += 1;
+            }
+            Ok(found < most)
+        })?;
+    }
+    oldest.sort_unstable();
+    oldest.truncate(most);
+    Ok(oldest)
 }
 
 /// An instance that the index names, and how many bytes it has; `ended`: the number of its row.

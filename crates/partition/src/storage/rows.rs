@@ -177,6 +177,8 @@ pub struct DeletedRow {
     pub by: String,
     pub reason: String,
     pub time: TimeMs,
+    /// The archive is to have it first.
+    pub waits: bool,
     /// By what repetitions are recognised: [`Record::forgotten`].
     pub known: Record,
 }

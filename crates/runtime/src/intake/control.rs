@@ -192,10 +192,9 @@ fn decoded(
             let outcome = callback_outcome(ok.as_ref(), error.as_ref()).map_err(unfit)?;
             Control::Callback { work, outcome }
         }
-        ControlVerb::RegisterAlias { key, generation } => {
-            let owner = Owner { key, generation };
-            Control::RegisterAlias { owner }
-        }
+        ControlVerb::RegisterAlias { key, generation } => Control::RegisterAlias {
+            owner: Owner { key, generation },
+        },
         ControlVerb::ReleaseAlias {
             key,
             generation,

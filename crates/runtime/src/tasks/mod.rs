@@ -90,13 +90,15 @@ pub enum Task {
     Ownership,
     /// Writes a backup of a shard.
     Backup,
+    /// Keeps ended instances in the archive before they are deleted.
+    Archive,
     Http,
     /// Sends spans.
     Spans,
 }
 
 impl Task {
-    const ALL: [Self; 20] = [
+    const ALL: [Self; 21] = [
         Self::Shard,
         Self::Relay,
         Self::Retention,
@@ -115,6 +117,7 @@ impl Task {
         Self::Migration,
         Self::Jobs,
         Self::Ownership,
+        Self::Archive,
         Self::Http,
         Self::Spans,
     ];
@@ -142,6 +145,7 @@ impl Task {
             Self::Jobs => "jobs",
             Self::Ownership => "ownership",
             Self::Backup => "backup",
+            Self::Archive => "archive",
             Self::Http => "http",
             Self::Spans => "spans",
         }

@@ -139,6 +139,8 @@ pub struct Metrics {
     pub jobs_ended: IntCounterVec,
     /// Instances that a job has handled, by `verb` and `outcome` (applied, ignored, failed).
     pub job_instances: IntCounterVec,
+    /// Ended instances whose time is over and that the archive has not got, as far as the last look has counted them.
+    pub archive_waiting: IntGauge,
     /// 1 for each halted shard, by `shard` and `reason`.
     pub shards_halted: IntGaugeVec,
     /// 1 for each shard that is fenced and sends nothing, by `shard` and `reason` (unrenewed, taken, held).
@@ -467,6 +469,7 @@ impl Metrics {
                 "Instances that jobs have handled, by verb and outcome.",
                 &["verb", "outcome"],
             ),
+            archive_waiting: gauge(r, "archive_waiting_instances", "Instances that wait for the archive."),
             shards_halted: gauges(
                 r,
                 "shards_halted",

@@ -16,7 +16,7 @@ mod shards;
 mod versions;
 
 pub use aliases::{AliasView, Aliases, OwnerView};
-pub use instances::{HistoryView, InstanceDetail, Instances, RecordedInputs};
+pub use instances::{ArchivedInstance, HistoryView, InstanceDetail, Instances, RecordedInputs};
 pub use jobs::{
     JobCommand, JobFailure, JobInstance, JobOptions, JobOrder, JobPlan, JobRequest, JobVerb, JobView, Jobs,
 };

@@ -9,9 +9,11 @@ use crate::kernel::duration::Millis;
 use crate::kernel::ids::{InstanceId, SagaName, TenantId};
 use crate::kernel::input::{Control, Input, InputBody, Operation, OperationVerb, Origin, WorkOutcome};
 use crate::kernel::record::Phase;
-use crate::storage::TenantKeep;
+use crate::ports::clock::Clock as _;
+use crate::shard::mailbox::Mail;
 use crate::storage::read::{Became, Request};
 use crate::storage::rows::HistoryOutcome;
+use crate::storage::{ArchiveSettings, TenantKeep};
 
 const HOUR: Duration = Duration::from_hours(1);
 
@@ -269,7 +271,7 @@ async fn the_key_of_a_deleted_instance_is_free_when_it_would_have_been() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn what_runs_or_may_still_have_to_be_undone_is_not_deleted() {
+async fn an_instance_that_runs_or_may_have_to_be_undone_is_not_deleted() {
     let world = World::new();
     let shard = world.start();
     shard.deliver(EVENTS, 1, vec![opened("a", 1)]).await;
@@ -300,5 +302,148 @@ async fn what_runs_or_may_still_have_to_be_undone_is_not_deleted() {
         shard.ended(&pay("p")).is_some(),
         "a success may still come, and is to be undone"
     );
+    shard.stop().await;
+}
+
+/// Numbers of the ended instances whose time is over.
+fn due(world: &World, shard: &Shard) -> Vec<u64> {
+    let keep = world.storage.keep();
+    let tenants: Vec<_> = keep
+        .counts()
+        .map(|(tenant, count)| (tenant.clone(), count))
+        .collect();
+    let outdated = keep.outdated(world.clock.now());
+    let due = shard.handle.reader.due(outdated, &tenants, 100).unwrap();
+    due.into_iter().map(|(number, _)| number).collect()
+}
+
+async fn archived(shard: &Shard, numbers: Vec<u64>) {
+    let (reply, answer) = tokio::sync::oneshot::channel();
+    shard.mail(Mail::Archived { numbers, reply }).await;
+    answer.await.unwrap().unwrap();
+}
+
+fn archiving() -> World {
+    let mut world = World::new();
+    world.storage.archive = Some(ArchiveSettings::default());
+    keep(&mut world, "t1", for_hours(1));
+    world
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn an_instance_stays_until_the_archive_has_it_over_restarts() {
+    let mut world = archiving();
+    let few = TenantKeep {
+        keep_ended: None,
+        keep_ended_count: Some(0),
+    };
+    keep(&mut world, "t2", few);
+    let ids = [list("a"), of("t2", list("a")), list("b")];
+    let shard = world.start();
+    live_and_end(&shard, &ids[0], 1).await;
+    live_and_end(&shard, &ids[1], 3).await;
+    shard.until_idle().await;
+    assert_eq!(due(&world, &shard).len(), 1, "the other tenant keeps none");
+    pass(&world, &shard, 2 * HOUR, 5).await;
+    for (event_type, sequence) in [("List.Opened", 6), ("List.Closed", 7)] {
+        let mut input = event(ids[2].clone(), event_type, sequence, &json!({}));
+        input.time = world.clock.now();
+        shard.deliver(EVENTS, sequence, vec![input]).await;
+    }
+    pass(&world, &shard, Duration::from_secs(5), 8).await;
+    let there = |shard: &Shard| ids.each_ref().map(|id| shard.ended(id).is_some());
+    assert_eq!(there(&shard), [true, true, true], "the archive has none of them");
+    let numbers = due(&world, &shard);
+    assert_eq!(numbers.len(), 2);
+    // It has them, and the process is killed before the shard hears of it.
+    shard.stop().await;
+
+    let shard = world.start();
+    assert_eq!(due(&world, &shard), numbers, "they are found again");
+    archived(&shard, numbers.clone()).await;
+    // Heard once more, from before.
+    archived(&shard, numbers).await;
+    assert_eq!(there(&shard), [false, false, true]);
+    assert!(due(&world, &shard).is_empty());
+    pass(&world, &shard, 2 * HOUR, 9).await;
+    assert_eq!(due(&world, &shard).len(), 1);
+    shard.stop().await;
+
+    // Without an archive it goes by itself.
+    world.storage.archive = None;
+    let shard = world.start();
+    pass(&world, &shard, Duration::from_secs(5), 10).await;
+    assert_eq!(there(&shard), [false, false, false]);
+    shard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn an_instance_that_has_changed_since_it_was_archived_is_archived_again() {
+    let mut world = archiving();
+    let hears = format!("{LIST}after_end:\n  List.Noted: {{set: {{big: noted}}}}\n");
+    world.definitions = set_of(vec![compile(&hears)]);
+    let shard = world.start();
+    live_and_end(&shard, &list("a"), 1).await;
+    pass(&world, &shard, 2 * HOUR, 3).await;
+    let before = due(&world, &shard);
+    assert_eq!(before.len(), 1);
+    // Its key is not free before the archive has it, and its time counts by the time of the event.
+    shard.deliver(EVENTS, 4, vec![named("a", "List.Noted", 4)]).await;
+    shard.until_idle().await;
+    archived(&shard, before.clone()).await;
+    assert_eq!(
+        shard.state(&list("a"), "big"),
+        json!("noted"),
+        "it is another one now"
+    );
+    let after = due(&world, &shard);
+    assert!(after.len() == 1 && after != before, "{after:?}");
+    archived(&shard, after).await;
+    assert!(shard.ended(&list("a")).is_none());
+    shard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn an_instance_that_an_admin_deletes_goes_when_the_archive_has_it() {
+    let world = archiving();
+    let shard = world.start();
+    live_and_end(&shard, &list("a"), 1).await;
+    shard.deliver(CONTROLS, 1, vec![delete(list("a"), 1, true)]).await;
+    shard.until_idle().await;
+    assert!(shard.ended(&list("a")).is_some());
+    assert_eq!(became(&shard, &list("a"), 1), Became::Unarchived);
+    let numbers = due(&world, &shard);
+    assert_eq!(numbers.len(), 1);
+    // For what comes it is gone.
+    let restart = Operation {
+        verb: OperationVerb::Restart,
+        by: String::new(),
+        reason: String::new(),
+    };
+    let again = Input {
+        id: "again".to_owned(),
+        body: InputBody::Control(Control::Operate(restart)),
+        ..delete(list("a"), 2, true)
+    };
+    shard.deliver(CONTROLS, 2, vec![again]).await;
+    shard.until_idle().await;
+    assert!(shard.record(&list("a")).is_none());
+    shard.stop().await;
+
+    let shard = world.start();
+    archived(&shard, numbers).await;
+    assert!(shard.ended(&list("a")).is_none());
+    let told = became(&shard, &list("a"), 1);
+    let is_done = matches!(
+        told,
+        Became::Told {
+            outcome: HistoryOutcome::Applied,
+            ..
+        }
+    );
+    assert!(is_done, "{told:?}");
+    shard.deliver(EVENTS, 3, vec![opened("a", 1)]).await;
+    shard.until_idle().await;
+    assert!(shard.record(&list("a")).is_none(), "a late duplicate");
     shard.stop().await;
 }
