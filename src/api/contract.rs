@@ -207,6 +207,7 @@ fn verbs() -> Vec<Row> {
         ("POST /sagas/{saga}/instances/{key}/resume", request("Operation")),
         ("POST /sagas/{saga}/instances/{key}/kill", request("Operation")),
         ("POST /sagas/{saga}/instances/{key}/restart", request("Operation")),
+        ("DELETE /sagas/{saga}/instances/{key}", request("Operation")),
         ("POST /sagas/{saga}/instances/{key}/try-now", request("TryNow")),
         (
             "POST /sagas/{saga}/instances/{key}/timers/{name}/fire",

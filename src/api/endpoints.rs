@@ -193,6 +193,16 @@ impl Rows {
         self.row(Method::POST, path, access, summary, routing::post(handler))
     }
 
+    fn delete<H: Handler<T, ApiState>, T: 'static>(
+        &self,
+        path: &str,
+        access: Access,
+        summary: &'static str,
+        handler: H,
+    ) -> Endpoint {
+        self.row(Method::DELETE, path, access, summary, routing::delete(handler))
+    }
+
     fn row(
         &self,
         method: Method,

@@ -23,7 +23,7 @@ use crate::kernel::ids::{InstanceId, Key};
 use crate::kernel::input::CancelMode;
 use crate::kernel::json;
 use crate::kernel::limits::Limits;
-use crate::ports::control::{LetterDecision, Patience, StartRequest};
+use crate::ports::control::{ControlError, LetterDecision, Patience, StartRequest};
 
 /// History entries of an instance where the request does not say.
 const HISTORY_DEFAULT: usize = 100;
@@ -98,7 +98,17 @@ pub async fn show(
             .map_err(|_| Problem::invalid("history must be a whole number"))?
             .min(HISTORY_MAX),
     };
-    Ok(Json(state.control.instance(&id, history).await?).into_response())
+    match state.control.instance(&id, history).await {
+        Err(missing @ ControlError::NotFound(_)) => {
+            let archived = state.control.archived(&id).await?;
+            let found = archived.ok_or(missing)?;
+            let mut shown = found.instance;
+            let newest = found.history.into_iter().take(history).collect();
+            shown.insert("history".to_owned(), newest);
+            Ok(Json(shown).into_response())
+        }
+        found => Ok(Json(found?).into_response()),
+    }
 }
 
 /// The inputs of one instance, to be replayed elsewhere: `?after=<cursor>&limit=<1..500>`.

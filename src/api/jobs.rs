@@ -18,7 +18,7 @@ use super::instances::{body_of, control_request, sized};
 use super::problem::Problem;
 use super::requests;
 use super::search::FilterParameters;
-use crate::kernel::envelope::FoundAs;
+use crate::kernel::envelope::{FoundAs, Role};
 use crate::kernel::input::CancelMode;
 use crate::ports::control::{JobCommand, JobOptions, JobOrder, JobRequest, JobVerb};
 
@@ -77,6 +77,9 @@ pub async fn start(
         },
         key: requests::given(),
     };
+    if job.order.verb == JobVerb::Delete && job.order.principal.role < Role::Admin {
+        return Err(Problem::forbidden(Role::Admin));
+    }
     if request.dry_run {
         return Ok(Json(state.control.plan_job(&tenant, job).await?).into_response());
     }

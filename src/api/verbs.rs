@@ -73,6 +73,17 @@ pub async fn restart(
     operate(&state, &names, wait, body, ControlVerb::Restart {}).await
 }
 
+/// Deletes an instance that has ended, with its history; needs a reason.
+pub async fn delete(
+    State(state): State<ApiState>,
+    Path(names): Path<Names>,
+    Parameters(wait): Parameters<WaitParameters>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    let verb = ControlVerb::Delete { parent_over: false };
+    operate(&state, &names, wait, body, verb).await
+}
+
 /// Makes the next attempt of what backs off now: of one step and its compensation, or of all.
 pub async fn try_now(
     State(state): State<ApiState>,

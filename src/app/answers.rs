@@ -10,8 +10,8 @@ use std::sync::Arc;
 use super::control::blocking;
 use super::node::Node;
 use super::requests::mismatch;
-use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::{Awaited, SIGNAL_PREFIX, Step};
+use crate::kernel::definition::{Definition, DefinitionSet};
 use crate::kernel::envelope::{ControlMessage, ControlVerb, Principal};
 use crate::kernel::ids::{ClusterId, InstanceId, Key, shard_of};
 use crate::kernel::input::{
@@ -21,8 +21,8 @@ use crate::kernel::limits::Limits;
 use crate::kernel::patch::{IgnoreReason, Outcome};
 use crate::kernel::record::{Phase, Record, StepState, StepStatus};
 use crate::kernel::transition::{
-    Context, Unfit, apply, check_answer, may_be_cancelled, repeated, rerun_obstacle, restart_obstacle,
-    skip_obstacle,
+    Context, Unfit, apply, check_answer, delete_obstacle, deletes, may_be_cancelled, repeated,
+    rerun_obstacle, restart_obstacle, skip_obstacle,
 };
 use crate::kernel::view::{InstanceView, LetterView, StuckIn};
 use crate::ports::control::ControlError;
@@ -48,7 +48,11 @@ pub(super) async fn is_repeated(
     };
     let known = blocking(&node.tasks, move || {
         Ok(match reader.instance(&input.instance)? {
-            None => None,
+            None => {
+                let deleted = reader.deleted(&input.instance)?;
+                let is_this = deleted.is_some_and(|deleted| deleted.request == input.id);
+                is_this.then_some(IgnoreReason::Duplicate)
+            }
             Some(Instance::Live(record)) => repeated(&record, &input),
             Some(Instance::Ended(summary)) => repeated(&summary.record, &input),
         })
@@ -90,6 +94,9 @@ pub(super) async fn check_use(
             Some(Instance::Ended(summary)) => {
                 if let InputBody::Control(Control::Operate(operation)) = &input.body {
                     let record = &summary.record;
+                    if let Some(parent_over) = deletes(operation) {
+                        return Ok(keeps(&in_force.sagas, record, &input.instance.key, parent_over));
+                    }
                     let definition = in_force.sagas.by_hash(&record.definition);
                     return Ok(begins(definition, record, &input, operation, &limits));
                 }
@@ -114,6 +121,15 @@ pub(super) async fn check_use(
         })
     });
     refusal.await?.map_or(Ok(()), Err)
+}
+
+/// Why an instance that has ended is not deleted, if that is so.
+fn keeps(sagas: &DefinitionSet, record: &Record, key: &Key, parent_over: bool) -> Option<ControlError> {
+    let definition = sagas.by_hash(&record.definition).map(AsRef::as_ref);
+    let obstacle = delete_obstacle(definition, record, parent_over)?;
+    Some(ControlError::Conflict(format!(
+        "instance {key} is not deleted: {obstacle}"
+    )))
 }
 
 /// Why an operator cannot have another go at an instance that has ended, if that is so.
@@ -342,6 +358,10 @@ fn nothing_to_do(definition: &Definition, record: &Record, key: &Key, verb: &Ope
         OperationVerb::Pause | OperationVerb::Resume | OperationVerb::Kill => {
             format!("instance {key} has ended: it is {phase}")
         }
+        OperationVerb::Delete { parent_over } => {
+            let obstacle = delete_obstacle(Some(definition), record, *parent_over);
+            format!("instance {key} is not deleted: {}", obstacle.unwrap_or_default())
+        }
     }
 }
 
@@ -376,6 +396,7 @@ pub(super) async fn check(
         | ControlVerb::Resume { .. }
         | ControlVerb::Kill { .. }
         | ControlVerb::Restart { .. }
+        | ControlVerb::Delete { .. }
         | ControlVerb::Cancel { .. }
         | ControlVerb::FireTimer { .. }
         | ControlVerb::CancelTimer { .. }

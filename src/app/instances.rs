@@ -19,9 +19,9 @@ use crate::kernel::view::why::Why;
 use crate::kernel::view::{BlockedView, InstanceView, Kept};
 use crate::ports::broker::{Expect, Publication};
 use crate::ports::control::{
-    Awaited, ControlError, Happened, HistoryView, InstanceCount, InstanceDetail, InstanceFilter,
-    InstanceSummary, Instances, Page, PageRequest, Patience, Published, Reached, RecordedInputs,
-    RequestOutcome, RequestState, Requested, StartRequest, rfc3339,
+    ArchivedInstance, Awaited, ControlError, Happened, HistoryView, InstanceCount, InstanceDetail,
+    InstanceFilter, InstanceSummary, Instances, Page, PageRequest, Patience, Published, Reached,
+    RecordedInputs, RequestOutcome, RequestState, Requested, StartRequest, rfc3339,
 };
 use crate::storage::read::Found;
 use crate::storage::rows::HistoryRow;
@@ -78,6 +78,7 @@ impl Instances for Node {
         patience: Option<Patience>,
     ) -> Result<Requested, ControlError> {
         let mut lookout = self.lookout(instance, patience).await?;
+        let message = self.with_parent(instance, message).await?;
         let checked = self.is_here(instance)?;
         if checked {
             self.check_request(instance, &message).await?;
@@ -161,6 +162,10 @@ impl Instances for Node {
 
     async fn history(&self, id: &InstanceId, page: PageRequest) -> Result<Page<HistoryView>, ControlError> {
         pages::history(self, id, page).await
+    }
+
+    async fn archived(&self, id: &InstanceId) -> Result<Option<ArchivedInstance>, ControlError> {
+        self.in_archive(id).await
     }
 
     async fn inputs(&self, id: &InstanceId, page: PageRequest) -> Result<RecordedInputs, ControlError> {

@@ -4,6 +4,7 @@ mod accept;
 mod adapters;
 mod aliases;
 mod answers;
+mod archive;
 mod audit;
 pub mod backup;
 #[cfg(feature = "bench")]
@@ -19,6 +20,7 @@ mod control;
 mod credentials;
 mod cursors;
 pub mod definitions;
+mod deletions;
 pub mod diagnostics;
 pub mod doctor;
 pub mod exit;

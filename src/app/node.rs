@@ -17,7 +17,9 @@ use super::ownership::Adoption;
 use super::ownership::claim::{Claimed, Claiming};
 use super::running::{Parts, Running};
 use super::secrets::SecretsError;
-use super::{StartError, audit, cluster, consumers, jobs, migration, reload, secrets, shards, streams};
+use super::{
+    StartError, archive, audit, cluster, consumers, jobs, migration, reload, secrets, shards, streams,
+};
 use crate::broker_clock::BrokerClock;
 use crate::config::{Manifest, secret};
 use crate::effects::{Registry, Secrets};
@@ -241,6 +243,7 @@ impl Node {
         if let Some(node) = self.myself() {
             migration::begin_automatic(&node);
             jobs::begin(&node);
+            archive::begin(&node);
         }
         Ok(())
     }

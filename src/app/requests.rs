@@ -165,7 +165,7 @@ fn outcome_of(shard: u16, asked: &Asked<'_>, answered: Answered) -> Result<Reque
     let all = || instance.iter().chain(&before);
     let meant = match &became {
         Became::Told { generation, .. } => all().find(|found| found.record().generation == *generation),
-        Became::Waits { .. } | Became::Dead { .. } | Became::Untold => instance.as_ref(),
+        Became::Waits { .. } | Became::Dead { .. } | Became::Unarchived | Became::Untold => instance.as_ref(),
     };
     let told = match became {
         Became::Told {
@@ -198,6 +198,11 @@ fn outcome_of(shard: u16, asked: &Asked<'_>, answered: Answered) -> Result<Reque
             message: Some(message),
             dead_letter: Some(letter_id(shard, number)),
             ..outcome(RequestState::DeadLetter)
+        },
+        Became::Unarchived => RequestOutcome {
+            reason: Some("archive".to_owned()),
+            message: Some("the instance is deleted once the archive has it".to_owned()),
+            ..outcome(RequestState::Pending)
         },
         Became::Untold => untold(instance.as_ref(), asked)?,
     };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use super::{StartError, cluster, connect_broker, runtime};
+use super::{StartError, archive, cluster, connect_broker, runtime};
 use crate::broker_clock::BrokerClock;
 use crate::config::Manifest;
 use crate::kernel::input::SourceStream;
@@ -80,6 +80,9 @@ pub async fn prepare(broker: &dyn Broker, manifest: &Manifest) -> Result<[Stream
         prepare_one(broker, manifest, &events).await?,
         prepare_one(broker, manifest, &commands).await?,
     ];
+    if let Some(spec) = archive::spec(manifest) {
+        prepare_one(broker, manifest, &spec).await?;
+    }
     let limits = limits_not_accepted(broker, manifest).await?;
     if limits.is_empty() {
         return Ok(states);
@@ -177,6 +180,9 @@ pub fn report(manifest: &Manifest, change: bool) -> Result<Vec<Line>, StartError
             // That is among the differences.
             Err(BrokerError::NoStream(_)) => {}
             Err(error) => return Err(StartError::Broker(error.to_string())),
+        }
+        if let Some(spec) = archive::spec(manifest) {
+            lines.push(line(&*broker, &spec, change).await?);
         }
         if manifest.mode.runs_sagas() {
             lines.push(bucket_line(&*broker, &cluster::bucket(manifest), change).await?);

@@ -205,6 +205,13 @@ impl Client {
         self.send(request.body(body.to_string()))
     }
 
+    /// Asks for a thing to be deleted, with JSON that says why; the answer comes after `wait` at the latest, and a little.
+    pub fn delete_json(&self, path: &str, body: &Value, wait: Duration) -> Result<Value, Failure> {
+        let request = self.http.delete(self.address(path)).timeout(wait + PATIENCE);
+        let request = request.header("content-type", "application/json");
+        self.send(request.body(body.to_string()))
+    }
+
     /// Asks for a page that answers after `wait` at the latest, and a little.
     pub fn get_patiently(&self, path: &str, wait: Duration) -> Result<Value, Failure> {
         self.send(self.http.get(self.address(path)).timeout(wait + PATIENCE))

@@ -267,6 +267,8 @@ const FIELDS: &[Column] = &[
     Column::time("Started", "/started"),
     Column::time("Updated", "/updated"),
     Column::time("Ended", "/ended"),
+    Column::time("Archived", "/archived_at"),
+    Column::value("Truncated", "/truncated"),
     Column::time("Blocked", "/blocked_by/since"),
     Column::told("Blocked by", blocked),
     Column::value("Definition", "/definition"),
@@ -350,14 +352,34 @@ const OUTCOME: &[Column] = &[
 
 /// A request that cannot have an effect is rejected at once by the process that works on the instance. Otherwise the answer says that
 /// it is stored, and with --wait tells the outcome.
-fn ask(request: &RequestArguments, verb: &str, body: Value) -> Result<(), Failure> {
+fn ask(arguments: &RequestArguments, verb: &str, body: Value) -> Result<(), Failure> {
+    request(arguments, Asks::Verb(verb), body)
+}
+
+/// What is asked of an instance.
+enum Asks<'v> {
+    /// What this verb says.
+    Verb(&'v str),
+    /// That it is deleted.
+    Delete,
+}
+
+fn request(request: &RequestArguments, asks: Asks<'_>, body: Value) -> Result<(), Failure> {
     let name = &request.name;
     let client = Client::new(&name.server)?;
-    let path = format!("{}/{verb}", name.path(&client)?);
+    let path = name.path(&client)?;
+    let (path, is_deletion) = match asks {
+        Asks::Verb(verb) => (format!("{path}/{verb}"), false),
+        Asks::Delete => (path, true),
+    };
     let Value::Object(body) = body else {
         return Err(Failure::software("a request is an object"));
     };
-    let stored = request.wait.post(&client, &path, body, None)?;
+    let stored = if is_deletion {
+        request.wait.delete(&client, &path, body)?
+    } else {
+        request.wait.post(&client, &path, body, None)?
+    };
     let outcome = &stored["outcome"];
     if outcome.is_object() {
         name.output.object(OUTCOME, &stored)?;
@@ -368,9 +390,12 @@ fn ask(request: &RequestArguments, verb: &str, body: Value) -> Result<(), Failur
     } else {
         ""
     };
-    out::note(format_args!(
-        "request stored{unchecked}; `saga-runner instance show` shows the outcome in the history"
-    ));
+    let where_told = if is_deletion {
+        "repeat it with the same --request-id and --wait for its outcome"
+    } else {
+        "`saga-runner instance show` shows the outcome in the history"
+    };
+    out::note(format_args!("request stored{unchecked}; {where_told}"));
     name.output.object(STORED, &stored)
 }
 

@@ -13,7 +13,7 @@ use crate::config::{JOB_RATE_MAX, JOB_RATE_MIN};
 
 #[derive(Debug, Subcommand)]
 pub enum JobCommand {
-    /// Start a job: cancel, kill, pause, resume, retry, skip or migrate all instances that the filter selects.
+    /// Start a job: cancel, kill, pause, resume, retry, skip, migrate or delete all instances that the filter selects.
     #[command(after_help = "Examples:\n  \
         saga-runner job start retry --saga order --phase failed --error declined --ended --reason 'the bank is back' --dry-run\n  \
         saga-runner job start cancel --saga order --idle-for 7d --reason 'abandoned carts' --rate 20/s --yes\n  \
@@ -47,6 +47,8 @@ enum Verb {
     Skip,
     /// Migrate to the version of --to.
     Migrate,
+    /// Delete those that have ended, with their history.
+    Delete,
 }
 
 impl Verb {

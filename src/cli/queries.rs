@@ -35,6 +35,9 @@ pub fn history(arguments: &HistoryArguments) -> Result<(), Failure> {
     let client = Client::new(&arguments.name.server)?;
     let path = format!("{}/history", arguments.name.path(&client)?);
     let answer = arguments.page.ask(&client, &path, &[])?;
+    if answer["archived"] == true {
+        out::note(format_args!("the instance is archived: the archive alone has it"));
+    }
     arguments.name.output.list(COLUMNS, &answer)
 }
 

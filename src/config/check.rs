@@ -52,6 +52,7 @@ impl Manifest {
         found.extend(self.ownership.check().err());
         found.extend(self.jobs.check().err());
         found.extend(self.streams.audit.check().err());
+        self.archive_contradictions(&mut found);
         found.extend(self.telemetry.check().err());
         if self.mode != Mode::Combined {
             let mode = self.mode.as_str();
@@ -86,7 +87,11 @@ impl Manifest {
                     .to_owned(),
             );
         }
-        for tenant in self.scheduled_tenants.iter().flatten() {
+        let of_schedules = self.scheduled_tenants.iter().flatten();
+        let named = of_schedules.map(|tenant| ("scheduled_tenants", tenant));
+        let of_storage = self.storage.tenants.keys();
+        let named = named.chain(of_storage.map(|tenant| ("storage.tenants", tenant)));
+        for (key, tenant) in named {
             let served = match &self.tenants {
                 None => false,
                 Some(TenantList::Any) => !tenant.is_none(),
@@ -94,9 +99,7 @@ impl Manifest {
             };
             if !served {
                 let name = tenant.as_str();
-                found.push(format!(
-                    "scheduled_tenants names {name:?}, which is not among tenants"
-                ));
+                found.push(format!("{key} names {name:?}, which is not among tenants"));
             }
         }
     }
@@ -128,6 +131,25 @@ impl Manifest {
                 "worker.consumers.by is tenant or tenant_and_effect, which needs a list under tenants"
                     .to_owned(),
             );
+        }
+    }
+
+    fn archive_contradictions(&self, found: &mut Vec<String>) {
+        let Some(archive) = &self.storage.archive else {
+            return;
+        };
+        found.extend(archive.check().err());
+        let streams = &self.streams;
+        let others = [
+            &streams.aggregate_events.name,
+            &streams.workflow_commands.name,
+            &streams.workflow_events.name,
+        ];
+        if others.contains(&&archive.stream) {
+            found.push(format!(
+                "storage.archive.stream is {:?}, which another stream has",
+                archive.stream
+            ));
         }
     }
 

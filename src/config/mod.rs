@@ -165,6 +165,22 @@ mod tests {
             ("tenants: [Acme]\n", "tenant may hold only"),
             ("scheduled_tenants: [a]\n", "\"a\", which is not among tenants"),
             (
+                "storage: {archive: {entry_bytes_max: 1}}\n",
+                "storage.archive.entry_bytes_max must be between",
+            ),
+            (
+                "storage: {archive: {stream: WORKFLOW_EVENTS}}\n",
+                "which another stream has",
+            ),
+            (
+                "storage: {tenants: {a: {keep_ended: 1d}}}\n",
+                "storage.tenants names \"a\", which is not among tenants",
+            ),
+            (
+                "tenants: [b]\nstorage: {tenants: {a: {keep_ended_count: 1}}}\n",
+                "storage.tenants names \"a\", which is not among tenants",
+            ),
+            (
                 "tenants: [a, b]\nscheduled_tenants: [a, c]\n",
                 "\"c\", which is not among tenants",
             ),

@@ -161,6 +161,7 @@ fn outdated(before: i64, count: u64) -> Outdated {
         now: TimeMs(0),
         before: TimeMs(before),
         count,
+        archive: false,
     }
 }
 

@@ -49,6 +49,7 @@ fn others() -> Vec<Value> {
         json!({"control": "try_now"}),
         json!({"control": "rerun"}),
         json!({"control": "restart"}),
+        json!({"control": "delete"}),
         json!({"control": "start", "parent": parent}),
         json!({"control": "cancel_child", "parent": parent}),
         json!({"control": "outcome", "command_id": command, "result_type": "Succeeded", "payload": {}}),

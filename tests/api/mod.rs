@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "the test waits in real time")]
 
 mod aliases;
+mod archives;
 mod audit;
 mod auth;
 mod callbacks;
@@ -11,6 +12,7 @@ mod children;
 mod clients;
 mod conflicts;
 mod controls;
+mod deletions;
 mod forwarding;
 mod generated;
 mod instances;

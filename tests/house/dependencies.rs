@@ -52,7 +52,7 @@ pub const HOMES: &[(&str, &[&str])] = &[
     ("crc32c", &["kernel", "partition", "mdbx", "intake", "inproc"]),
     ("dashmap", &["app"]),
     ("data_encoding", &["language", "kernel", "effects", "nats", "app"]),
-    ("flate2", &["effects"]),
+    ("flate2", &["app", "effects"]),
     ("granit_parser", &["language"]),
     ("h2", &["clients", "effects"]),
     ("hdrhistogram", &["app"]),

@@ -32,6 +32,11 @@ const SETTINGS: [(&str, &str, &str); 27] = [
     ("`limits`", "crates/language/src/limits.rs", "Limits"),
     ("`shard`", "crates/runtime/src/shard/settings.rs", "Settings"),
     ("`storage`", "crates/runtime/src/storage/mod.rs", "Settings"),
+    (
+        "`storage`",
+        "crates/runtime/src/storage/mod.rs",
+        "ArchiveSettings",
+    ),
     ("`intake`", "crates/runtime/src/intake/settings.rs", "Settings"),
     ("`relay`", "crates/runtime/src/outbox/settings.rs", "Settings"),
     (

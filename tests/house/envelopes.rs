@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Example and schema, by file name.
-const EXAMPLES: [(&str, &str); 31] = [
+const EXAMPLES: [(&str, &str); 32] = [
     ("effect-cancellation", "effect-cancellation"),
     ("effect-progress", "effect-progress"),
     ("aggregate-event", "aggregate-event"),
@@ -42,6 +42,7 @@ const EXAMPLES: [(&str, &str); 31] = [
     ("control-release-alias", "runner-control-message"),
     ("control-alias-answered", "runner-control-message"),
     ("control-kill", "runner-control-message"),
+    ("control-delete", "runner-control-message"),
     ("control-fire-timer", "runner-control-message"),
     ("control-try-now", "runner-control-message"),
     ("control-rerun", "runner-control-message"),

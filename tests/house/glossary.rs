@@ -14,7 +14,7 @@ account finding operation awaited cause evidence for requested sender why
 accept acceptance accepted access ack active addressee admitted adopted aggregate ahead answer archived
 arrival as asked attribute attributes audit auth backlog batch body bound bounds broken broker brought
 buffered bulk call called calls capture captured change changes channel channels check checked class clock
-commit completion context control count counters counts date decided decision decoded decoder defect denied detached
+commit completion context control count counters counts date decided decision decoded decoder defect deleted denied detached
 detail done dropping due durables earlier end ended ending endpoint entries entry error event evicted exhausted expect
 expected failed failure failures fate fault fed filter filters finally fingerprint fire fired firing first
 force forced forgotten forwarded found granted ground group grouping groups handle health history http id

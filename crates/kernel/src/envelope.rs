@@ -13,11 +13,12 @@ use super::input::CallbackOutcome;
 use super::work::WorkItem;
 
 mod control;
+mod decisions;
 
 pub use control::{
-    ConflictPolicy, ControlMessage, ControlVerb, FoundAs, Principal, REASON_BYTES_MAX, Role, Sender,
-    StepFound, Stuck, WHO_BYTES_MAX, operation,
+    ConflictPolicy, ControlMessage, ControlVerb, Principal, REASON_BYTES_MAX, Role, Sender, WHO_BYTES_MAX,
 };
+pub use decisions::{FoundAs, StepFound, Stuck, operation};
 
 /// A domain event as aggregates publish it.
 #[derive(Debug, Serialize, Deserialize)]

@@ -231,6 +231,11 @@ pub enum OperationVerb {
     },
     /// The same with nothing kept but what it was given.
     Restart,
+    /// Of an instance that has ended: delete it, with its history.
+    Delete {
+        /// Whoever asks has seen that the instance that has started it has ended, or is gone.
+        parent_over: bool,
+    },
 }
 
 /// What an operator has found out about a step.
@@ -252,6 +257,7 @@ impl OperationVerb {
             Self::TryNow { .. } => "try_now",
             Self::Rerun { .. } => "retry",
             Self::Restart => "restart",
+            Self::Delete { .. } => "delete",
         }
     }
 }

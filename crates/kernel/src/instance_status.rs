@@ -18,6 +18,16 @@ pub struct InstanceStatus {
     pub error: String,
 }
 
+impl InstanceStatus {
+    /// Whether an instance that has ended may have it. One that undoes something after its end waits for that.
+    #[must_use]
+    pub const fn is_of_ended(&self) -> bool {
+        let is_quiet =
+            matches!(self.blocked_by, BlockedCause::Nothing) && matches!(self.waits_for, Waits::Nothing);
+        is_quiet && self.phase.is_terminal()
+    }
+}
+
 /// What keeps an instance from proceeding that does not end by itself: the first that applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

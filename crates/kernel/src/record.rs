@@ -359,6 +359,21 @@ impl Record {
         })
     }
 
+    /// What stays of it where an operator deletes it: by what repetitions of its inputs are recognised, and nothing that it was told
+    /// or did.
+    #[must_use]
+    pub fn forgotten(&self) -> Self {
+        Self {
+            version: self.version,
+            phase: self.phase,
+            updated: self.updated,
+            seen_events: self.seen_events.clone(),
+            sources: self.sources.clone(),
+            seen_results: self.seen_results.clone(),
+            ..Self::opened(self.generation, self.definition, &self.start_event, self.started)
+        }
+    }
+
     /// All commands whose outcome is to come, whoever waits for it.
     pub fn outstanding(&self) -> impl Iterator<Item = Outstanding> {
         let of_steps = self.step_states().filter_map(|(_, _, state)| state.outstanding);

@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 
-use saga_runner_language::ids::{CommandId, EffectName, IdError, Key, SagaName, TenantId};
+use saga_runner_language::ids::{CommandId, EffectName, IdError, InstanceId, Key, SagaName, TenantId};
 use uuid::Uuid;
 
 /// What stands behind the tenant in the subjects of domain events.
@@ -99,6 +99,8 @@ const CONTROL: &str = "control";
 const AUDIT: &str = "audit";
 /// What stands for the tenant in the subject of a record of the audit that concerns none: no tenant has this name.
 const NO_TENANT: &str = "_";
+/// The same of what is left of instances after their time.
+const ARCHIVE: &str = "archive";
 
 /// Why a text is not a subject of the runner.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -316,6 +318,24 @@ pub fn audit(cluster: &str, tenant: Option<&str>, action: &str) -> String {
 #[must_use]
 pub fn audit_filter(cluster: &str) -> String {
     format!("{RUNNER}.{cluster}.{AUDIT}.>")
+}
+
+/// Where the archive has an instance: `runner.<cluster>.archive.<tenant>.<saga>.<correlation>`.
+#[must_use]
+pub fn archive(cluster: &str, instance: &InstanceId) -> String {
+    let mut out = format!("{RUNNER}.{cluster}.{ARCHIVE}.");
+    if !instance.tenant.is_none() {
+        write!(out, "{}.", instance.tenant).expect("writing to a string");
+    }
+    write!(out, "{}.", instance.saga).expect("writing to a string");
+    escape_into(&mut out, instance.key.as_str());
+    out
+}
+
+/// A filter that matches all of the archive of a cluster.
+#[must_use]
+pub fn archive_filter(cluster: &str) -> String {
+    format!("{RUNNER}.{cluster}.{ARCHIVE}.>")
 }
 
 /// A filter that matches the subjects of `kind` (and `name`, if given) of one tenant or, with `None`, of

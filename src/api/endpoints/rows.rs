@@ -381,6 +381,14 @@ fn of_verbs(tenancy: Tenancy) -> Vec<Endpoint> {
             verbs::restart,
         )
         .request(),
+        rows.delete(
+            &one(""),
+            ADMIN,
+            "Delete an ended instance with its history",
+            verbs::delete,
+        )
+        .request()
+        .by_owner(),
         rows.post(
             &one("/try-now"),
             OPERATOR,

@@ -9,7 +9,9 @@ use crate::app::cursors::{read_place, write_place};
 use crate::app::node::Node;
 use crate::app::search;
 use crate::kernel::ids::{Key, SagaName, TenantId, shard_of};
-use crate::ports::control::{ControlError, InstanceFilter, JobInstance, JobOrder, JobPlan, PageRequest};
+use crate::ports::control::{
+    ControlError, InstanceFilter, InstanceSummary, JobInstance, JobOrder, JobPlan, JobVerb, PageRequest,
+};
 
 /// Instances of one page.
 const PAGE: usize = 500;
@@ -22,6 +24,11 @@ const SHOWN_MAX: usize = 20;
 fn filter_of(order: &JobOrder) -> Result<InstanceFilter, ControlError> {
     let parameters = FilterParameters::read(&order.filter).and_then(FilterParameters::filter);
     parameters.map_err(|problem| ControlError::Invalid(problem.detail))
+}
+
+/// Whether an instance that the filter selects can be meant: only what has ended is deleted.
+fn is_meant(order: &JobOrder, item: &InstanceSummary) -> bool {
+    order.verb != JobVerb::Delete || item.ended.is_some()
 }
 
 /// Counts what a job would be about, and names the first.
@@ -45,7 +52,7 @@ pub(super) async fn plan(
         let page = PageRequest { after, limit: PAGE };
         let found = search::search(node, tenant, filter.clone(), page).await?;
         plan.absent_shards = found.absent_shards;
-        for item in found.items {
+        for item in found.items.into_iter().filter(|item| is_meant(order, item)) {
             plan.selected += 1;
             if plan.instances.len() < SHOWN_MAX {
                 plan.instances.push(JobInstance {
@@ -88,7 +95,8 @@ impl Carried<'_> {
         let filter = filter_of(&self.record.order)?;
         let found = search::search(self.node, &self.record.tenant, filter, page).await?;
         let mut names = Vec::with_capacity(found.items.len());
-        for item in found.items {
+        let order = &self.record.order;
+        for item in found.items.into_iter().filter(|item| is_meant(order, item)) {
             let (Ok(saga), Ok(key)) = (SagaName::parse(&item.saga), Key::parse(&item.key)) else {
                 continue;
             };

@@ -24,6 +24,8 @@ const APPLY_MAX: Duration = Duration::from_mins(1);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// What an instance ignores without a row in its history: one that has ended, one that is gone, and a migration that is refused.
 const ENDED: &str = "ended";
+/// An instance that has ended and must not be deleted: `instance delete` says why.
+const REFUSED: &str = "refused";
 const NO_INSTANCE: &str = "no_instance";
 const NO_TRACE: &str = "no_trace";
 const DEFERRED: &str = "deferred";
@@ -55,6 +57,7 @@ pub(super) fn message(order: &JobOrder, id: &str) -> Result<ControlMessage, Cont
         JobVerb::Retry if options.ended => ControlVerb::Rerun { found: Vec::new() },
         JobVerb::Retry => ControlVerb::Retry(stuck),
         JobVerb::Skip => ControlVerb::Skip(stuck),
+        JobVerb::Delete => ControlVerb::Delete { parent_over: false },
         JobVerb::Migrate => return Err(ControlError::Invalid("a migration is no message".to_owned())),
     };
     let principal = (verb.sender() == Sender::Operator).then(|| order.principal.clone());
@@ -201,6 +204,7 @@ impl Carried<'_> {
             return Ok(0);
         }
         let message = message(&self.record.order, &self.record.id)?;
+        let message = self.node.with_parent(instance, message).await?;
         let published = self.node.send(instance, &message).await?.published;
         Ok(published.sequence)
     }
@@ -257,13 +261,22 @@ impl Carried<'_> {
     /// The outcome of the part of this job, where the instance has had it.
     async fn outcome(&self, shard: &Shown, instance: &InstanceId) -> Result<Option<HistoryOutcome>, Trouble> {
         let (reader, owned, id) = (shard.reader.clone(), instance.clone(), self.input_id());
+        let is_deletion = self.record.order.verb == JobVerb::Delete;
         let is_it = move |row: &HistoryRow| row.input_id == id;
         let found = blocking(&self.node.tasks, move || {
             let page = reader.history_page(&owned, None, HISTORY_ROWS)?;
             let rows = page.map_or_else(Vec::new, |(rows, _)| rows);
             Ok(rows.into_iter().map(|(_, row)| row).find(is_it))
         });
-        Ok(found.await?.map(|row| row.outcome))
+        let told = found.await?.map(|row| row.outcome);
+        if told.is_some() || !is_deletion {
+            return Ok(told);
+        }
+        // Its history is gone with it.
+        let (reader, owned) = (shard.reader.clone(), instance.clone());
+        let deleted = blocking(&self.node.tasks, move || reader.deleted(&owned)).await?;
+        let is_this = deleted.is_some_and(|deleted| deleted.request == self.record.id);
+        Ok(is_this.then_some(HistoryOutcome::Applied))
     }
 
     /// Why an instance has had its part, and its history does not tell.
@@ -272,6 +285,7 @@ impl Carried<'_> {
         let found = blocking(&self.node.tasks, move || reader.instance(&owned)).await?;
         Ok(match found {
             None => NO_INSTANCE,
+            Some(Found::Ended(_)) if self.record.order.verb == JobVerb::Delete => REFUSED,
             Some(Found::Ended(_)) => ENDED,
             Some(Found::Live(_)) => NO_TRACE,
         })

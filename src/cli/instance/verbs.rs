@@ -3,9 +3,10 @@
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::{RequestArguments, StuckArguments, ask, decide};
+use super::{Asks, RequestArguments, StuckArguments, ask, decide, request};
 use crate::app::exit::Failure;
 use crate::cli::client::escaped;
+use crate::cli::confirm::ConfirmArguments;
 
 #[derive(Debug, Subcommand)]
 pub enum Verb {
@@ -21,6 +22,13 @@ pub enum Verb {
     Kill(KillArguments),
     /// Begin an ended instance again with nothing kept but its input; asks for --yes.
     Restart(RestartArguments),
+    /// Delete an ended instance with its history before its time; asks for confirmation and --reason.
+    #[command(
+        after_help = "The key stays used for as long as the instance would have been kept. An instance that runs, undoes something, has a \
+        call of unknown outcome, or whose parent has not ended, is not deleted. Needs the role admin.\n\nExample:\n  \
+        saga-runner instance delete order o-1 --reason 'erasure request 4711' --yes --wait"
+    )]
+    Delete(DeleteArguments),
     /// Make the next attempt of a step or compensation that backs off now.
     TryNow(TryNowArguments),
     /// Fire a timer of an instance now.
@@ -58,6 +66,20 @@ pub struct KillArguments {
     /// Reason, kept in the history.
     #[arg(long, value_name = "TEXT")]
     reason: String,
+    #[command(flatten)]
+    request: RequestArguments,
+}
+
+#[derive(Debug, Args)]
+pub struct DeleteArguments {
+    /// Name of the admin, written to the log.
+    #[arg(long, env = "USER", value_name = "NAME", default_value = "")]
+    by: String,
+    /// Reason, written to the log.
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+    #[command(flatten)]
+    confirm: ConfirmArguments,
     #[command(flatten)]
     request: RequestArguments,
 }
@@ -152,6 +174,7 @@ pub fn run(verb: &Verb) -> Result<(), Failure> {
             let body = json!({"by": arguments.by, "reason": arguments.reason});
             ask(&arguments.request, "kill", body)
         }
+        Verb::Delete(arguments) => delete(arguments),
         Verb::Restart(arguments) => ask(&arguments.request, "restart", arguments.account.body()),
         Verb::TryNow(arguments) => {
             let mut body = arguments.account.body();
@@ -161,6 +184,14 @@ pub fn run(verb: &Verb) -> Result<(), Failure> {
         Verb::FireTimer(arguments) => of_timer(arguments, "fire"),
         Verb::CancelTimer(arguments) => of_timer(arguments, "cancel"),
     }
+}
+
+fn delete(arguments: &DeleteArguments) -> Result<(), Failure> {
+    let key = &arguments.request.name.key;
+    let consequence = format!("{key} is deleted with its history");
+    arguments.confirm.agreed(&consequence, key)?;
+    let body = json!({"by": arguments.by, "reason": arguments.reason});
+    request(&arguments.request, Asks::Delete, body)
 }
 
 fn of_timer(arguments: &TimerArguments, verb: &str) -> Result<(), Failure> {

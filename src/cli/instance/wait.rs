@@ -45,9 +45,7 @@ impl WaitArguments {
         mut body: Map<String, Value>,
         wait_for: Option<&str>,
     ) -> Result<Value, Failure> {
-        if let Some(id) = &self.request_id {
-            body.insert("request_id".to_owned(), id.as_str().into());
-        }
+        self.name(&mut body);
         let body = Value::Object(body);
         let Some(wait) = self.wait else {
             return client.post_json(path, &body);
@@ -55,6 +53,26 @@ impl WaitArguments {
         let more = wait_for.map_or_else(String::new, |end| format!("&wait_for={end}"));
         let path = format!("{path}?wait={}ms{more}", wait.as_millis());
         client.post_patiently(&path, &body, wait)
+    }
+
+    /// The same of a request to delete what is at the path.
+    pub fn delete(
+        &self,
+        client: &Client,
+        path: &str,
+        mut body: Map<String, Value>,
+    ) -> Result<Value, Failure> {
+        self.name(&mut body);
+        let wait = self.wait.unwrap_or_default();
+        let query = self.wait.map(|wait| format!("?wait={}ms", wait.as_millis()));
+        let path = format!("{path}{}", query.unwrap_or_default());
+        client.delete_json(&path, &Value::Object(body), wait)
+    }
+
+    fn name(&self, body: &mut Map<String, Value>) {
+        if let Some(id) = &self.request_id {
+            body.insert("request_id".to_owned(), id.as_str().into());
+        }
     }
 }
 

@@ -195,9 +195,12 @@ fn spoken_operation(operation: &Operation) -> (&'static str, Value) {
             });
             return ("retry_ended", Value::Object(said.collect()));
         }
-        OperationVerb::Pause | OperationVerb::Resume | OperationVerb::Kill | OperationVerb::Restart => {
-            operation.reason.as_str()
-        }
+        OperationVerb::Pause
+        | OperationVerb::Resume
+        | OperationVerb::Kill
+        | OperationVerb::Restart
+        // It was refused: nothing is told of one that was done.
+        | OperationVerb::Delete { .. } => operation.reason.as_str(),
         OperationVerb::FireTimer { timer } | OperationVerb::CancelTimer { timer } => timer.as_str(),
         OperationVerb::TryNow { step } => step.as_deref().unwrap_or(ALL_STUCK),
     };

@@ -230,7 +230,7 @@ impl<'d> Generator<'d> {
             headers: vec![("host", b"localhost".to_vec())],
             ..Request::default()
         };
-        if operation.method == "POST" {
+        if operation.method != "GET" {
             let body = match &operation.reads {
                 Some(schema) => self.body(schema, is_odd),
                 None if is_odd && self.once_in(4) => Some(b"{}".to_vec()),

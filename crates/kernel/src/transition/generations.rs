@@ -37,6 +37,8 @@ pub struct Last<'a> {
     pub start: u64,
     /// Its last record, while that is kept.
     pub record: Option<&'a Record>,
+    /// What it had applied, where an operator has deleted it: a repetition is recognised, and nothing else is known.
+    pub deleted: Option<&'a Record>,
 }
 
 impl<'a> Last<'a> {
@@ -49,7 +51,13 @@ impl<'a> Last<'a> {
             ended: summary.ended,
             start: seen::start(&record.start_event),
             record: Some(record),
+            deleted: None,
         }
+    }
+
+    /// By what a repetition is recognised.
+    fn known(&self) -> Option<&'a Record> {
+        self.record.or(self.deleted)
     }
 }
 
@@ -130,7 +138,7 @@ fn start_next(ground: Ground<'_>, last: Last<'_>) -> Result<Option<Patch>, Rejec
     let patch = match &input.body {
         InputBody::Event(event) if starts(event) => {
             let repeated = last
-                .record
+                .known()
                 .and_then(|record| seen::find_sequence(record, event, ground.context.again));
             match repeated {
                 Some(patch) => return Ok(Some(patch)),
@@ -327,9 +335,9 @@ fn is_own_parent(last: &Last<'_>, input: &Input) -> bool {
 /// Whether an earlier generation has taken this event or request.
 fn repeats(last: &Last<'_>, input: &Input) -> Option<IgnoreReason> {
     let known = match &input.body {
-        InputBody::Event(event) => last.record.and_then(|record| seen::find_event(record, event)),
+        InputBody::Event(event) => last.known().and_then(|record| seen::find_event(record, event)),
         InputBody::Control(Control::Start { .. }) => {
-            last.record.and_then(|record| requests::repeated(record, input))
+            last.known().and_then(|record| requests::repeated(record, input))
         }
         // A parent that asks again is told again.
         InputBody::Control(_) | InputBody::Result(_) | InputBody::Timer { .. } => return None,

@@ -17,6 +17,7 @@ mod children;
 mod compensation;
 mod deadlines;
 mod delays;
+mod deletion;
 mod doubts;
 mod early;
 mod emission;
@@ -67,6 +68,7 @@ mod waits;
 #[cfg(test)]
 mod tests;
 
+pub use deletion::{delete_obstacle, deletes};
 pub use generations::{Last, apply_ended, reaches_ended};
 pub use operations::{backing_off, may_be_cancelled};
 pub use parents::refusal;
@@ -305,6 +307,9 @@ fn with_control<'a>(
         // It may come as often as it likes, so it takes no place among the inputs that are remembered.
         Control::Heartbeat { work } => return heartbeats::beat(ground, record, work),
         Control::AliasAnswered { via, refused } => return aliases::answered(ground, record, via, *refused),
+        Control::Operate(operation) if deletes(operation).is_some() => {
+            return Ok(deletion::refuse(ground.definition, record));
+        }
         // They are for aliases, which no instance is.
         Control::RegisterAlias { .. }
         | Control::ReleaseAlias { .. }

@@ -327,7 +327,8 @@ pub(super) fn begin<'a>(
         | OperationVerb::Kill
         | OperationVerb::FireTimer { .. }
         | OperationVerb::CancelTimer { .. }
-        | OperationVerb::TryNow { .. } => Ok(Patch::ignored(IgnoreReason::Ended)),
+        | OperationVerb::TryNow { .. }
+        | OperationVerb::Delete { .. } => Ok(Patch::ignored(IgnoreReason::Ended)),
     }
 }
 

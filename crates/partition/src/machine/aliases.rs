@@ -8,7 +8,7 @@ use saga_runner_kernel::alias::{Alias, Via};
 use saga_runner_kernel::children::{Forwarded, SagaMessage};
 use saga_runner_kernel::definition::model::{COMMAND_TIMEOUT_MS, NoInstance};
 use saga_runner_kernel::duration::Millis;
-use saga_runner_kernel::ids::{ClusterId, DefinitionHash, InstanceId, Key, SagaName, TimeMs};
+use saga_runner_kernel::ids::{ClusterId, DefinitionHash, InstanceId, Key, TimeMs};
 use saga_runner_kernel::input::{Control, DomainEvent, Input, InputBody, Origin, Owner};
 use saga_runner_kernel::patch::{IgnoreReason, Outcome, TimerRow};
 use saga_runner_kernel::record::Record;
@@ -249,7 +249,7 @@ impl Run<'_> {
         }
         // Its registration may come later, or again: an instance that has ended must not be an owner for ever.
         if !row.was_released_by(owner) {
-            let kept = self.keeps_releases(&id.saga, hears).as_i64();
+            let kept = self.keeps_releases(id, hears).as_i64();
             let until = self.ground.now.max(input.time).plus_ms(kept);
             if row.released.len() >= self.ground.limits.alias_owners {
                 let oldest = row.released.remove(0);
@@ -281,9 +281,10 @@ impl Run<'_> {
 
     /// How long is known that somebody gave an alias up: one who hears by it, as long as he may be kept; one who does not, not
     /// less than others, because his registration may come again.
-    fn keeps_releases(&self, saga: &SagaName, hears: bool) -> Millis {
-        let default = self.ground.keep_ended;
-        let said = self.ground.definitions.active(saga);
+    fn keeps_releases(&self, id: &InstanceId, hears: bool) -> Millis {
+        let keep = self.ground.keep;
+        let default = keep.ended_of(&id.tenant).unwrap_or(keep.ended);
+        let said = self.ground.definitions.active(&id.saga);
         let longest = said.map_or(default, |said| said.lifecycle.keep_ended.longest(default));
         if hears { longest } else { longest.max(default) }
     }

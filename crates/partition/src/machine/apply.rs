@@ -12,7 +12,7 @@ use saga_runner_kernel::patch::{IgnoreReason, Outcome, Patch};
 use saga_runner_kernel::record::Record;
 use saga_runner_kernel::schedule;
 use saga_runner_kernel::transition::{
-    Context, Last, Rejection, apply_ended, apply_traced, migrate, reaches_ended, refusal, replaces,
+    Context, Last, Rejection, apply_ended, apply_traced, deletes, migrate, reaches_ended, refusal, replaces,
 };
 
 use super::asking::Asked;
@@ -224,7 +224,12 @@ impl Run<'_> {
     fn after_end(&mut self, input: &Input, tombstone: Row, turn: Turn) -> Result<Fate, StorageError> {
         let id = &input.instance;
         let definitions = self.ground.definitions;
-        let record = self.batch.ended(id, tombstone.summary)?;
+        let deleted = self.batch.deleted(id)?;
+        let record = match &deleted {
+            None => self.batch.ended(id, tombstone.summary)?,
+            // Also where the archive has not got it yet.
+            Some(_) => None,
+        };
         let active = definitions.active(&id.saga);
         let own = record
             .as_ref()
@@ -237,6 +242,11 @@ impl Run<'_> {
         }
         if let Some(poison) = self.poison(input) {
             return self.dead_letter_poison(input, None, poison, turn);
+        }
+        if let InputBody::Control(Control::Operate(operation)) = &input.body
+            && let Some(parent_over) = deletes(operation)
+        {
+            return self.delete(input, operation, parent_over, tombstone);
         }
         let log_sequence = self.next_sequence();
         let context = Context {
@@ -252,6 +262,7 @@ impl Run<'_> {
             ended: tombstone.ended,
             start: tombstone.start,
             record: record.as_ref(),
+            deleted: deleted.as_ref().map(|deleted| &deleted.known),
         };
         let trace = self.ground.watch.and_then(Watch::trace);
         let applied = catch_unwind(AssertUnwindSafe(|| {
@@ -348,7 +359,7 @@ impl Run<'_> {
         };
         let kept_until = found
             .until
-            .unwrap_or_else(|| found.ended.plus_ms(self.ground.keep_ended.as_i64()));
+            .unwrap_or_else(|| found.ended.plus_ms(self.ground.keep.ended.as_i64()));
         Ok(if input.time <= kept_until {
             Tombstone::Counts(found)
         } else {

@@ -21,6 +21,8 @@ pub enum Order<'a> {
     Local(&'a Input, Option<&'a WorkItem>),
     /// Rows that were delivered, for which nobody waits.
     Delivered(&'a [WorkRef]),
+    /// The archive has the ended instances of these numbers.
+    Archived(&'a [u64]),
     /// The call of this row begins. Answered.
     CallBegins(WorkRef),
     /// The call of this row was not made after all, or is known to have done nothing.

@@ -6,10 +6,12 @@
 pub mod activation;
 mod aliases;
 pub mod apply;
+mod archiving;
 mod asking;
 pub mod catch_up;
 pub mod counts;
 pub mod crash_isolation;
+mod deleting;
 mod fault;
 pub mod held;
 mod inbox;
@@ -30,7 +32,7 @@ pub mod story;
 pub mod timers;
 pub mod watch;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use saga_runner_kernel::definition::DefinitionSet;
@@ -38,6 +40,7 @@ use saga_runner_kernel::duration::Millis;
 use saga_runner_kernel::ids::{ClusterId, InstanceId, TenantId, TimeMs};
 use saga_runner_kernel::input::SourceStream;
 use saga_runner_kernel::limits::Limits;
+use serde::{Deserialize, Serialize};
 
 use crate::storage::rows::{PositionRow, Stamp, Waiting};
 use crate::storage::write::Counters;
@@ -52,14 +55,56 @@ use story::Story;
 const PRUNE_ROWS: usize = 64;
 
 /// What is kept of what has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Keep {
-    /// How long ended instances, their history and the tombstones of their keys are kept, if their saga does not say.
+    /// How long ended instances, their history and the tombstones of their keys are kept, if neither their saga nor their tenant
+    /// says it.
     pub ended: Millis,
-    /// Most ended instances, whatever their saga says.
+    /// Most ended instances, whatever their saga and their tenant say.
     pub ended_count: u64,
     /// Most dead letters.
     pub dead_letters: u64,
+    /// What tenants have of their own.
+    pub tenants: BTreeMap<TenantId, TenantKeep>,
+    /// Ended instances are not forgotten before an archive has them.
+    pub archive: bool,
+}
+
+/// What is kept of the ended instances of one tenant; what is absent is as for all.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TenantKeep {
+    /// How long, if their saga does not say it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_ended: Option<Millis>,
+    /// At most so many in a partition, whatever their saga says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_ended_count: Option<u64>,
+}
+
+impl Keep {
+    /// How long ended instances of a tenant are kept whose saga does not say it, where the tenant has a time of its own.
+    #[must_use]
+    pub fn ended_of(&self, tenant: &TenantId) -> Option<Millis> {
+        self.tenants.get(tenant)?.keep_ended
+    }
+
+    /// What of the ended instances is old now.
+    #[must_use]
+    pub fn outdated(&self, now: TimeMs) -> Outdated {
+        Outdated {
+            now,
+            before: now.plus_ms(-self.ended.as_i64()),
+            count: self.ended_count,
+            archive: self.archive,
+        }
+    }
+
+    /// The tenants that may have so many ended instances only.
+    pub fn counts(&self) -> impl Iterator<Item = (&TenantId, u64)> {
+        let tenants = self.tenants.iter();
+        tenants.filter_map(|(tenant, keep)| Some((tenant, keep.keep_ended_count?)))
+    }
 }
 
 impl Default for Keep {
@@ -69,6 +114,8 @@ impl Default for Keep {
             ended: Millis(7 * 24 * 3_600_000),
             ended_count: 1_000_000,
             dead_letters: 100_000,
+            tenants: BTreeMap::new(),
+            archive: false,
         }
     }
 }
@@ -135,7 +182,7 @@ impl Partition {
                 limits: &self.limits,
                 cluster: self.cluster,
                 now,
-                keep_ended: self.keep.ended,
+                keep: &self.keep,
                 timer_hold: self.timer_hold,
                 waiting: &self.waiting,
                 isolation: &self.isolation,
@@ -174,7 +221,9 @@ impl Partition {
         batch.put_counters(&staged.counters)?;
         if staged.ended > 0 || prune {
             let (letters, rows) = (PRUNE_ROWS + 2 * staged.inputs, PRUNE_ROWS + 2 * staged.ended);
-            self.forget(batch, staged, now, letters, rows)?;
+            let of_batch = std::mem::take(&mut staged.tenants_ended);
+            let tenants = (!prune).then_some(&of_batch);
+            self.forget(batch, staged, now, tenants, [letters, rows])?;
         }
         batch.change_uses(&staged.uses, |hash| self.definitions.is_active(hash))?;
         batch.count_statuses(&staged.statuses)?;
@@ -197,30 +246,30 @@ impl Partition {
         now: TimeMs,
         rows: usize,
     ) -> Result<(), StorageError> {
-        self.forget(batch, staged, now, rows, rows)?;
+        self.forget(batch, staged, now, None, [rows, rows])?;
         batch.count_statuses(&staged.statuses)?;
         batch.change_uses(&staged.uses, |hash| self.definitions.is_active(hash))
     }
 
-    /// Deletes what is old, up to so many dead letters and so many rows of each other kind.
+    /// Deletes what is old, up to so many dead letters and so many rows of each other kind. Whether tenants have too many is looked
+    /// at for these, or for all.
     fn forget(
         &self,
         batch: &Batch<'_>,
         staged: &mut Staged,
         now: TimeMs,
-        letters: usize,
-        rows: usize,
+        tenants: Option<&BTreeSet<TenantId>>,
+        [letters, rows]: [usize; 2],
     ) -> Result<(), StorageError> {
-        let before = now.plus_ms(-self.keep.ended.as_i64());
         let forgotten = batch.prune_dead_letters(self.keep.dead_letters, letters)?;
         staged.counts.forgotten(forgotten);
-        let outdated = Outdated {
-            now,
-            before,
-            count: self.keep.ended_count,
-        };
-        let ended = batch.prune_ended(outdated, rows)?;
-        staged.pruned = forgotten + ended.instances.len() + ended.tombstones;
+        let mut ended = batch.prune_ended(self.keep.outdated(now), rows)?;
+        for (tenant, count) in self.keep.counts().filter(|_| !self.keep.archive) {
+            if tenants.is_none_or(|tenants| tenants.contains(tenant)) {
+                batch.prune_tenant(tenant, count, rows, &staged.statuses, &mut ended)?;
+            }
+        }
+        staged.pruned += forgotten + ended.instances.len() + ended.tombstones;
         staged.statuses.add(&ended.statuses);
         for hash in ended.instances {
             staged.uses.ended(hash, -1);

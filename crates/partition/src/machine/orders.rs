@@ -42,6 +42,7 @@ impl Run<'_> {
                 }
                 Ok(None)
             }
+            Order::Archived(numbers) => self.archived(numbers).map(|()| None),
             Order::CallBegins(row) => {
                 let stands = self.batch.begin_work(row)?;
                 let completed = || Refused::Conflict("the command is completed".into());

@@ -1,5 +1,6 @@
 //! Writes what the kernel has decided as rows: work, timers, the history, and the record of the instance.
 
+use saga_runner_kernel::duration::Millis;
 use saga_runner_kernel::ids::{DefinitionHash, InstanceId, TimeMs};
 use saga_runner_kernel::input::Input;
 use saga_runner_kernel::patch::{IgnoreReason, Outcome, Patch};
@@ -141,6 +142,9 @@ impl Run<'_> {
             self.staged.counts.ended(&id.saga, summary.record.phase);
         }
         self.staged.ended += 1;
+        if self.ground.keep.tenants.contains_key(&id.tenant) {
+            self.staged.tenants_ended.insert(id.tenant.clone());
+        }
         self.moved(before.map(Refers::of), None);
         self.staged.uses.ended(summary.record.definition, 1);
         let row = EndedRow {
@@ -184,16 +188,21 @@ impl Run<'_> {
         Ok(true)
     }
 
-    /// Until when an instance is kept that has ended, where its saga says so: the definition in force, whatever version it ran
-    /// under.
+    /// Until when an instance is kept that has ended, where its saga says so, or else its tenant.
     fn kept_until(&self, id: &InstanceId, summary: &Summary) -> Option<TimeMs> {
+        let of_saga = self.kept_by_saga(id, summary);
+        let kept = of_saga.or_else(|| self.ground.keep.ended_of(&id.tenant))?;
+        Some(summary.ended.plus_ms(kept.as_i64()))
+    }
+
+    /// How long the saga keeps it: the definition in force says that, whatever version the instance ran under.
+    fn kept_by_saga(&self, id: &InstanceId, summary: &Summary) -> Option<Millis> {
         let definitions = self.ground.definitions;
         let record = &summary.record;
         let definition = definitions
             .active(&id.saga)
             .or_else(|| definitions.by_hash(&record.definition))?;
-        let kept = definition.lifecycle.keep_ended.after(record.phase)?;
-        Some(summary.ended.plus_ms(kept.as_i64()))
+        definition.lifecycle.keep_ended.after(record.phase)
     }
 }
 

@@ -1,7 +1,7 @@
 //! What one batch changes in memory. It counts only once the transaction has committed, so that a batch that
 //! found no room can be applied again from the start.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use saga_runner_kernel::definition::DefinitionSet;
 use saga_runner_kernel::duration::Millis;
@@ -13,6 +13,7 @@ use saga_runner_kernel::patch::TimerRow;
 use saga_runner_kernel::record::Record;
 use saga_runner_kernel::work::{WorkItem, WorkRef};
 
+use super::Keep;
 use super::counts::Counts;
 use super::crash_isolation::CrashIsolation;
 use super::story::Story;
@@ -31,8 +32,8 @@ pub struct Ground<'a> {
     pub limits: &'a Limits,
     pub cluster: ClusterId,
     pub now: TimeMs,
-    /// How long a tombstone counts, if the saga does not say.
-    pub keep_ended: Millis,
+    /// How long what has ended is kept.
+    pub keep: &'a Keep,
     /// How long a timer waits for streams that cannot be read.
     pub timer_hold: Millis,
     /// Instances with something in the inbox, as of the last commit.
@@ -77,6 +78,8 @@ pub struct Staged {
     pub resumable: Vec<InstanceId>,
     /// Instances that ended.
     pub ended: usize,
+    /// Whose they were, of the tenants that may have only so many.
+    pub tenants_ended: BTreeSet<TenantId>,
     /// Rows deleted because they are old.
     pub pruned: usize,
     /// Inputs applied, set aside or refused so far.

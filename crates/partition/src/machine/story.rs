@@ -12,10 +12,13 @@ use saga_runner_kernel::trace;
 
 use super::message::Unreadable;
 use super::recording::kind_in_full;
-use crate::storage::rows::HistoryOutcome;
+use crate::storage::rows::{DeletedRow, HistoryOutcome};
 
 /// The target of all lines about instances, by which operators select them: `log.level: info,saga_runner::instance=debug`.
 pub const TARGET: &str = "saga_runner::instance";
+
+/// The target of lines about what operators decide.
+const AUDIT: &str = "audit";
 
 /// Lines of one commit about what went wrong. Whoever sends what cannot be applied, without end, does not fill the log.
 const TROUBLES_MAX: usize = 64;
@@ -34,6 +37,7 @@ enum Line {
     Decided(Box<Decided>),
     Trouble(Box<Trouble>),
     Unreadable(Box<UnreadableLine>),
+    Deleted(Box<(InstanceId, DeletedRow)>),
 }
 
 /// A message that cannot be read.
@@ -225,6 +229,12 @@ impl Story {
         }
     }
 
+    /// An operator has deleted an instance. Each has a line: nothing else tells of it for long.
+    pub fn deleted(&mut self, instance: &InstanceId, deleted: &DeletedRow) {
+        let line = Box::new((instance.clone(), deleted.clone()));
+        self.lines.push(Line::Deleted(line));
+    }
+
     fn trouble(&mut self, instance: &InstanceId, record: Option<&Record>, kind: Kind) {
         if self.has_room() {
             let trouble = Trouble {
@@ -246,7 +256,7 @@ impl Story {
     pub fn decided(&self) -> impl Iterator<Item = &Decided> {
         self.lines.iter().filter_map(|line| match line {
             Line::Decided(decided) => Some(&**decided),
-            Line::Trouble(_) | Line::Unreadable(_) => None,
+            Line::Trouble(_) | Line::Unreadable(_) | Line::Deleted(_) => None,
         })
     }
 
@@ -256,6 +266,22 @@ impl Story {
             match line {
                 Line::Decided(decided) => decided.tell(shard),
                 Line::Trouble(trouble) => trouble.tell(shard),
+                Line::Deleted(line) => {
+                    let (instance, deleted) = line.as_ref();
+                    tracing::info!(
+                        target: AUDIT,
+                        shard,
+                        tenant = instance.tenant.as_str(),
+                        saga = instance.saga.as_str(),
+                        key = instance.key.as_str(),
+                        generation = deleted.known.generation,
+                        phase = deleted.known.phase.as_str(),
+                        by = deleted.by,
+                        reason = deleted.reason,
+                        request = deleted.request,
+                        "an admin has deleted an instance with its history"
+                    );
+                }
                 Line::Unreadable(line) => tracing::warn!(
                     target: TARGET, shard, tenant = line.tenant.as_str(), reason = line.reason, dead_letter = line.number,
                     subject = line.subject, stream = ?line.stream, sequence = line.sequence,

@@ -1,15 +1,15 @@
 //! What is kept of instances that have ended, and how it is forgotten: by the age that the store allows, by their number, or at
 //! the time that their saga has said.
 
-use saga_runner_kernel::ids::{DefinitionHash, InstanceId, TimeMs};
+use saga_runner_kernel::ids::{DefinitionHash, InstanceId, TenantId, TimeMs};
 use saga_runner_kernel::record::Record;
 use saga_runner_kernel::transition::Last;
 
 use super::keys;
 use super::listed::StatusChanges;
 use super::rows::{EndedRow, HistoryRow, Tombstone, decode, encode};
-use super::tables::{ENDED, EXPIRIES, HISTORY, META, TOMBSTONES};
-use super::{Batch, StorageError};
+use super::tables::{DELETED, ENDED, EXPIRIES, HISTORY, META, TOMBSTONES};
+use super::{Batch, ReadRows, StorageError};
 
 /// What of the ended instances is old.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub struct Outdated {
     pub before: TimeMs,
     /// Most ended instances, whatever was said.
     pub count: u64,
+    /// An archive is to have them before they are forgotten.
+    pub archive: bool,
 }
 
 /// What was forgotten.
@@ -56,17 +58,40 @@ impl Batch<'_> {
     /// # Errors
     /// [`StorageError::Corrupt`].
     pub fn ended(&self, id: &InstanceId, number: u64) -> Result<Option<Record>, StorageError> {
-        let row = self.ended_row(number)?;
-        Ok(row
-            .filter(|row| row.instance == *id)
-            .map(|row| row.summary.record))
+        let row = self.ended_row_of(id, number)?;
+        Ok(row.map(|row| row.summary.record))
     }
 
-    fn ended_row(&self, number: u64) -> Result<Option<EndedRow>, StorageError> {
-        self.view
-            .get(ENDED, &keys::number(number))?
-            .map(|bytes| decode(&bytes, "an ended instance"))
-            .transpose()
+    /// The row of an ended instance, if it is still kept.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`].
+    pub fn ended_row_of(&self, id: &InstanceId, number: u64) -> Result<Option<EndedRow>, StorageError> {
+        Ok(self.ended_row(number)?.filter(|row| row.instance == *id))
+    }
+
+    /// Deletes an ended instance with its history; its tombstone stays.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`].
+    pub fn delete_ended_instance(
+        &self,
+        number: u64,
+        row: EndedRow,
+        statuses: &mut StatusChanges,
+    ) -> Result<(), StorageError> {
+        let mut forgotten = Forgotten::default();
+        self.forget_ended(vec![(number, row)], &mut forgotten)?;
+        statuses.add(&forgotten.statuses);
+        Ok(())
+    }
+
+    /// An ended instance, by the number of its row.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`].
+    pub fn ended_row(&self, number: u64) -> Result<Option<EndedRow>, StorageError> {
+        ended_row(self.view, number)
     }
 
     /// Takes an instance out of the ended ones: it is live again, and its record is to be put.
@@ -103,6 +128,8 @@ impl Batch<'_> {
             start: last.start,
         };
         self.put_tombstone(&row.instance, &tombstone)?;
+        // What was remembered of the generation before goes with its tombstone.
+        self.view.delete(DELETED, &keys::instance(&row.instance))?;
         if let Some(until) = row.until {
             self.view
                 .put(EXPIRIES, &keys::expiry(until, log_sequence), Vec::new())?;
@@ -119,9 +146,11 @@ impl Batch<'_> {
     /// [`StorageError::Corrupt`].
     pub fn prune_ended(&self, outdated: Outdated, limit: usize) -> Result<Forgotten, StorageError> {
         let mut forgotten = Forgotten::default();
-        self.prune_excess(outdated.count, limit, &mut forgotten)?;
-        self.prune_aged(outdated.before, limit, &mut forgotten)?;
-        self.prune_expired(outdated.now, limit, &mut forgotten)?;
+        self.prune_aged(outdated, limit, &mut forgotten)?;
+        if !outdated.archive {
+            self.prune_excess(outdated.count, limit, &mut forgotten)?;
+            self.prune_expired(outdated.now, limit, &mut forgotten)?;
+        }
         forgotten.tombstones = self.prune_tombstones(outdated, limit)?;
         Ok(forgotten)
     }
@@ -141,11 +170,34 @@ impl Batch<'_> {
         self.forget_ended(doomed, forgotten)
     }
 
-    /// Those of which no saga has said anything, that ended before `before`. They stand in the order of their ends, so the
+    /// The oldest ended instances of a tenant beyond `keep`, up to `limit`, with their history. `staged`: how many more or fewer
+    /// there are in each status than the counts say.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`].
+    pub fn prune_tenant(
+        &self,
+        tenant: &TenantId,
+        keep: u64,
+        limit: usize,
+        staged: &StatusChanges,
+        forgotten: &mut Forgotten,
+    ) -> Result<(), StorageError> {
+        let mut changes = staged.clone();
+        changes.add(&forgotten.statuses);
+        let numbers = self.oldest_ended(tenant, keep, limit, &changes)?;
+        let mut doomed = Vec::with_capacity(numbers.len());
+        for number in numbers {
+            doomed.extend(self.ended_row(number)?.map(|row| (number, row)));
+        }
+        self.forget_ended(doomed, forgotten)
+    }
+
+    /// Those of which no saga has said anything, that ended too long ago. They stand in the order of their ends, so the
     /// look stops at the first that is kept; it goes on there the next time, behind the others that lie among them.
     fn prune_aged(
         &self,
-        before: TimeMs,
+        outdated: Outdated,
         limit: usize,
         forgotten: &mut Forgotten,
     ) -> Result<(), StorageError> {
@@ -154,7 +206,8 @@ impl Batch<'_> {
         self.view.scan(ENDED, &from, &mut |key, value| {
             let (number, row) = read_ended(key, &value)?;
             if row.until.is_none() {
-                if row.summary.ended >= before {
+                // What is for the archive stays where the next look begins.
+                if row.summary.ended >= outdated.before || outdated.archive {
                     return Ok(false);
                 }
                 doomed.push((number, row));
@@ -243,13 +296,15 @@ impl Batch<'_> {
                 Some(until) => until < outdated.now,
                 None => tombstone.ended < outdated.before,
             };
-            if is_old {
+            // What the archive has not got yet is found by its key.
+            if is_old && !(outdated.archive && self.ended_row(tombstone.summary)?.is_some()) {
                 doomed.push(key.to_vec());
             }
             Ok(true)
         })?;
         for key in &doomed {
             self.view.delete(TOMBSTONES, key)?;
+            self.view.delete(DELETED, key)?;
         }
         if next != from {
             self.view.put(META, TOMBSTONES_SEEN, next)?;
@@ -258,17 +313,23 @@ impl Batch<'_> {
     }
 }
 
-fn read_ended(key: &[u8], value: &[u8]) -> Result<(u64, EndedRow), StorageError> {
+pub(super) fn ended_row(view: &dyn ReadRows, number: u64) -> Result<Option<EndedRow>, StorageError> {
+    view.get(ENDED, &keys::number(number))?
+        .map(|bytes| decode(&bytes, "an ended instance"))
+        .transpose()
+}
+
+pub(super) fn read_ended(key: &[u8], value: &[u8]) -> Result<(u64, EndedRow), StorageError> {
     let number = keys::read_number(key).ok_or_else(|| corrupt("a key of the ended instances"))?;
     Ok((number, decode(value, "an ended instance")?))
 }
 
-fn corrupt(what: &str) -> StorageError {
+pub(super) fn corrupt(what: &str) -> StorageError {
     StorageError::Corrupt(what.to_owned())
 }
 
 /// Up to where no ended instance is kept that goes by its age.
-const ENDED_SEEN: &[u8] = b"ended seen";
+pub(super) const ENDED_SEEN: &[u8] = b"ended seen";
 /// Up to where the tombstones were looked through.
 const TOMBSTONES_SEEN: &[u8] = b"tombstones seen";
 
@@ -329,6 +390,7 @@ mod tests {
             now: TimeMs(now),
             before: TimeMs(before),
             count,
+            archive: false,
         };
         let forgotten = write(store, |batch| batch.prune_ended(outdated, limit));
         forgotten.instances.len()

@@ -93,6 +93,30 @@ impl StatusChanges {
     fn change(&mut self, status: Vec<u8>, by: i64) {
         *self.0.entry(status).or_default() += by;
     }
+
+    /// How many instances of a tenant are in each status of those that have ended, by the key of the status.
+    fn counted(
+        &self,
+        view: &dyn ReadRows,
+        tenant: &TenantId,
+    ) -> Result<BTreeMap<Vec<u8>, u64>, StorageError> {
+        let prefix = keys::tenant_prefix(tenant);
+        let mut found = BTreeMap::new();
+        view.scan(STATUSES, &prefix, &mut |key, value| {
+            if !key.starts_with(&prefix) {
+                return Ok(false);
+            }
+            let count: u64 = decode(&value, "the count of a status")?;
+            found.insert(key.to_vec(), count);
+            Ok(found.len() < STATUSES_MAX)
+        })?;
+        for (status, by) in self.0.iter().filter(|(status, _)| status.starts_with(&prefix)) {
+            let count: &mut u64 = found.entry(status.clone()).or_default();
+            *count = count.saturating_add_signed(*by);
+        }
+        found.retain(|key, _| keys::read_status(key).is_some_and(|(.., status)| status.is_of_ended()));
+        Ok(found)
+    }
 }
 
 impl Batch<'_> {
@@ -156,6 +180,21 @@ impl Batch<'_> {
             changes.change(keys::status(&id.tenant, &id.saga, &listing.status), -1);
         }
         Ok(())
+    }
+
+    /// Numbers of the oldest ended instances of a tenant beyond `keep`, at most `limit`. `changes`: what was changed since the
+    /// statuses were counted.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`].
+    pub fn oldest_ended(
+        &self,
+        tenant: &TenantId,
+        keep: u64,
+        limit: usize,
+        changes: &StatusChanges,
+    ) -> Result<Vec<u64>, StorageError> {
+        oldest_ended(self.view, tenant, keep, limit, changes)
     }
 
     /// Counts the instances of the statuses that have changed.
@@ -295,6 +334,43 @@ impl Reader {
             })
         })
     }
+}
+
+/// Numbers of the oldest ended instances of a tenant beyond `keep`, at most `limit`.
+pub(super) fn oldest_ended(
+    view: &dyn ReadRows,
+    tenant: &TenantId,
+    keep: u64,
+    limit: usize,
+    changes: &StatusChanges,
+) -> Result<Vec<u64>, StorageError> {
+    let statuses = changes.counted(view, tenant)?;
+    let count = statuses
+        .values()
+        .fold(0_u64, |sum, count| sum.saturating_add(*count));
+    let excess = usize::try_from(count.saturating_sub(keep)).unwrap_or(limit);
+    let most = excess.min(limit);
+    let mut oldest = Vec::new();
+    if most == 0 {
+        return Ok(oldest);
+    }
+    for prefix in statuses.keys() {
+        let mut found = 0;
+        view.scan(LISTED, prefix, &mut |key, value| {
+            let Some(sequence) = key.strip_prefix(prefix.as_slice()).and_then(keys::read_number) else {
+                return Ok(false);
+            };
+            let row: ListedRow = decode(&value, "a listed instance")?;
+            if row.ended {
+                oldest.push(sequence);
+                found += 1;
+            }
+            Ok(found < most)
+        })?;
+    }
+    oldest.sort_unstable();
+    oldest.truncate(most);
+    Ok(oldest)
 }
 
 /// An instance that the index names, and how many bytes it has; `ended`: the number of its row.

@@ -7,6 +7,8 @@ mod accepted;
 pub mod backup;
 pub mod by_key;
 mod captured;
+mod deleted;
+mod due;
 mod ended;
 mod error;
 mod held;

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use saga_runner_kernel::ids::{CommandId, InstanceId, SagaName, TenantId, TimeMs};
 use saga_runner_kernel::input::{Input, Owner, SourceStream};
 use saga_runner_kernel::patch::{IgnoreReason, Note, Outcome};
-use saga_runner_kernel::record::{Phase, Summary};
+use saga_runner_kernel::record::{Phase, Record, Summary};
 use saga_runner_kernel::schedule::Skip;
 use saga_runner_kernel::work::WorkRef;
 use serde::de::DeserializeOwned;
@@ -167,6 +167,20 @@ pub struct EndedRow {
     pub summary: Summary,
     /// Until when it is kept, where the saga said so; else as long as the store keeps what has ended.
     pub until: Option<TimeMs>,
+}
+
+/// What is remembered of an instance that an operator has deleted before its time, for as long as its tombstone stands.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DeletedRow {
+    /// The id of the request.
+    pub request: String,
+    pub by: String,
+    pub reason: String,
+    pub time: TimeMs,
+    /// The archive is to have it first.
+    pub waits: bool,
+    /// By what repetitions are recognised: [`Record::forgotten`].
+    pub known: Record,
 }
 
 /// By what the message at a position is known again: a sequence alone may mean another message after the stream has lost

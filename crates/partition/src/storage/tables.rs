@@ -21,6 +21,7 @@ pub const NAMES: &[&str] = &[
     "local",
     "listed",
     "statuses",
+    "deleted",
 ];
 
 /// tenant, saga, key → record. The one scattered row of a transition.
@@ -58,3 +59,5 @@ pub const LOCAL: TableIndex = 14;
 pub const LISTED: TableIndex = 15;
 /// tenant, saga, status → number of instances.
 pub const STATUSES: TableIndex = 16;
+/// tenant, saga, key → who has deleted the ended instance of the tombstone, and by what repetitions of its inputs are recognised.
+pub const DELETED: TableIndex = 17;

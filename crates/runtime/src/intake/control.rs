@@ -44,7 +44,8 @@ impl Decoder {
         if !envelope.is_of_runner() {
             let role = envelope.principal.as_ref().map(|principal| principal.role);
             let (verb, has) = (envelope.verb.as_str(), role.map_or("none", Role::as_str));
-            let text = format!("{verb} needs the role operator, and the principal of the message has {has}");
+            let needs = envelope.verb.role().as_str();
+            let text = format!("{verb} needs the role {needs}, and the principal of the message has {has}");
             return Err(Defect::new("control.principal", text));
         }
         decoded(instance, envelope, traced(message))
@@ -184,16 +185,16 @@ fn decoded(
         ControlVerb::TryNow { step } => operate(OperationVerb::TryNow { step }, principal)?,
         ControlVerb::Rerun { found } => rerun(found, principal)?,
         ControlVerb::Restart {} => operate(OperationVerb::Restart, principal)?,
+        ControlVerb::Delete { parent_over } => operate(OperationVerb::Delete { parent_over }, principal)?,
         ControlVerb::CancelChild { parent, undo, known } => Control::CancelChild { parent, undo, known },
         ControlVerb::Heartbeat { work } => Control::Heartbeat { work },
         ControlVerb::Callback { work, ok, error } => {
             let outcome = callback_outcome(ok.as_ref(), error.as_ref()).map_err(unfit)?;
             Control::Callback { work, outcome }
         }
-        ControlVerb::RegisterAlias { key, generation } => {
-            let owner = Owner { key, generation };
-            Control::RegisterAlias { owner }
-        }
+        ControlVerb::RegisterAlias { key, generation } => Control::RegisterAlias {
+            owner: Owner { key, generation },
+        },
         ControlVerb::ReleaseAlias {
             key,
             generation,

@@ -28,6 +28,11 @@ pub(super) enum Item {
         reply: oneshot::Sender<Result<(), Refused>>,
     },
     NotCalled(WorkRef),
+    /// The archive has these.
+    Archived {
+        numbers: Vec<u64>,
+        reply: oneshot::Sender<Result<(), Refused>>,
+    },
     Decision {
         tenant: TenantId,
         number: u64,
@@ -70,6 +75,7 @@ impl Item {
             | Self::Schedules(_)
             | Self::Pause { .. }
             | Self::CaughtUp
+            | Self::Archived { .. }
             | Self::Held { .. } => true,
             Self::Delivered(_) | Self::NotCalled(_) => false,
         }
@@ -84,6 +90,7 @@ impl Item {
             Self::Delivered(rows) => Order::Delivered(rows),
             Self::CallBegins { row, .. } => Order::CallBegins(*row),
             Self::NotCalled(row) => Order::NotCalled(*row),
+            Self::Archived { numbers, .. } => Order::Archived(numbers),
             Self::Decision {
                 tenant,
                 number,
@@ -127,6 +134,7 @@ impl Item {
             Self::CallBegins { reply, .. }
             | Self::Decision { reply, .. }
             | Self::Pause { reply, .. }
+            | Self::Archived { reply, .. }
             | Self::Held { reply, .. }
             | Self::Schedules(Some(reply)) => reply,
             Self::Schedules(None)
@@ -170,6 +178,7 @@ impl Item {
             | Self::Schedules(_)
             | Self::Pause { .. }
             | Self::CaughtUp
+            | Self::Archived { .. }
             | Self::Held { .. } => Vec::new(),
         }
     }

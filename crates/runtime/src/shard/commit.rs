@@ -226,6 +226,7 @@ impl ShardLoop {
             Item::Delivered(_)
             | Item::CallBegins { .. }
             | Item::NotCalled(_)
+            | Item::Archived { .. }
             | Item::ResumeFirst(_)
             | Item::Schedules(_)
             | Item::Pause { .. }

@@ -43,6 +43,11 @@ pub enum Mail {
     },
     /// The relay delivered these rows, for which nobody waits: delete them.
     Delivered(Vec<WorkRef>),
+    /// The archive has the ended instances of these numbers: delete them.
+    Archived {
+        numbers: Vec<u64>,
+        reply: oneshot::Sender<Result<(), Refused>>,
+    },
     /// The call of this row begins as soon as the answer says that this is durable. An error: it must not.
     CallBegins {
         row: WorkRef,

@@ -90,6 +90,8 @@ pub enum Task {
     Ownership,
     /// Writes a backup of a shard.
     Backup,
+    /// Keeps ended instances in the archive before they are deleted.
+    Archive,
     Http,
     /// Sends spans.
     Spans,
@@ -117,6 +119,7 @@ impl Task {
         Self::Migration,
         Self::Jobs,
         Self::Ownership,
+        Self::Archive,
         Self::Http,
         Self::Spans,
         Self::Audit,
@@ -145,6 +148,7 @@ impl Task {
             Self::Jobs => "jobs",
             Self::Ownership => "ownership",
             Self::Backup => "backup",
+            Self::Archive => "archive",
             Self::Http => "http",
             Self::Spans => "spans",
             Self::Audit => "audit",

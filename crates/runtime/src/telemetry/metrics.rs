@@ -145,6 +145,8 @@ pub struct Metrics {
     pub audit_records_waiting: IntGauge,
     /// Instances that a job has handled, by `verb` and `outcome` (applied, ignored, failed).
     pub job_instances: IntCounterVec,
+    /// Ended instances whose time is over and that the archive has not got, as far as the last look has counted them.
+    pub archive_waiting: IntGauge,
     /// 1 for each halted shard, by `shard` and `reason`.
     pub shards_halted: IntGaugeVec,
     /// 1 for each shard that is fenced and sends nothing, by `shard` and `reason` (unrenewed, taken, held).
@@ -471,6 +473,11 @@ impl Metrics {
                 &["reason"],
             ),
             audit_records_waiting: gauge(r, "audit_records_waiting", "Audit records not stored yet."),
+            archive_waiting: gauge(
+                r,
+                "archive_waiting_instances",
+                "Instances that wait for the archive.",
+            ),
             shards_halted: gauges(
                 r,
                 "shards_halted",

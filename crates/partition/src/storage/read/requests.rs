@@ -7,6 +7,7 @@ use saga_runner_kernel::record::{Record, Summary};
 
 use super::inbox::pending;
 use super::{Found, Reader, SCAN_MAX, instance, last_ended, number};
+use crate::storage::deleted::deleted;
 use crate::storage::rows::{DeadLetter, HistoryOutcome, HistoryRow, WaitReason, decode};
 use crate::storage::tables::{DEAD_LETTERS, HISTORY};
 use crate::storage::{ReadRows, StorageError, keys};
@@ -44,6 +45,8 @@ pub enum Became {
         reason: String,
         message: String,
     },
+    /// It deletes the instance, once the archive has that.
+    Unarchived,
     /// Nothing tells of it, so it has changed nothing.
     Untold,
 }
@@ -122,6 +125,22 @@ fn became(view: &dyn ReadRows, request: Request<'_>, records: &[&Record]) -> Res
     }
     if let Some(earlier) = earlier {
         return Ok(earlier);
+    }
+    if let Some(deleted) = deleted(view, request.instance)?.filter(|deleted| deleted.request == request.id) {
+        let is_there = |record: &&Record| record.generation == deleted.known.generation;
+        if deleted.waits && records.iter().any(is_there) {
+            return Ok(Became::Unarchived);
+        }
+        return Ok(Became::Told {
+            outcome: HistoryOutcome::Applied,
+            notes: vec![Note::Operated {
+                verb: "delete".to_owned(),
+                by: deleted.by,
+                reason: deleted.reason,
+            }],
+            generation: deleted.known.generation,
+            earlier: false,
+        });
     }
     if records.is_empty() {
         return dead(view, request);

@@ -28,6 +28,7 @@ fn of_operators() -> Vec<Value> {
         json!({"control": "try_now", "step": "charge"}),
         json!({"control": "rerun", "found": [{"step": "charge", "as": "not_done"}]}),
         json!({"control": "restart"}),
+        json!({"control": "delete"}),
     ]
 }
 

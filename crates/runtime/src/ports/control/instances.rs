@@ -116,6 +116,12 @@ pub trait Instances: Send + Sync + 'static {
     /// [`ControlError::NotFound`] without the instance, [`ControlError::Invalid`] for a cursor that is none of its history.
     async fn history(&self, id: &InstanceId, page: PageRequest) -> Result<Page<HistoryView>, ControlError>;
 
+    /// What the archive has of an instance that is not kept here any more, the newest of its key; `None` without an archive.
+    ///
+    /// # Errors
+    /// [`ControlError::Unavailable`] where the archive does not answer.
+    async fn archived(&self, id: &InstanceId) -> Result<Option<ArchivedInstance>, ControlError>;
+
     /// The inputs that an instance has taken, oldest first, as far as the streams still have them.
     ///
     /// # Errors
@@ -141,6 +147,15 @@ pub struct InstanceDetail {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pending: Vec<AwaitedView>,
     pub history: Vec<HistoryView>,
+}
+
+/// An instance as the archive has it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ArchivedInstance {
+    /// An [`InstanceView`], and when it was archived.
+    pub instance: serde_json::Map<String, serde_json::Value>,
+    /// Each a [`HistoryView`], the newest first.
+    pub history: Vec<serde_json::Value>,
 }
 
 #[derive(Debug, Clone, Serialize)]

@@ -24,6 +24,8 @@ pub enum JobVerb {
     Skip,
     /// To one version of the saga.
     Migrate,
+    /// Those that have ended, with their history. Needs the role admin.
+    Delete,
 }
 
 impl JobVerb {
@@ -37,6 +39,7 @@ impl JobVerb {
             Self::Retry => "retry",
             Self::Skip => "skip",
             Self::Migrate => "migrate",
+            Self::Delete => "delete",
         }
     }
 }

@@ -18,7 +18,7 @@ mod versions;
 
 pub use aliases::{AliasView, Aliases, OwnerView};
 pub use audit::{Audit, AuditFilter, AuditOutcome, AuditRecord};
-pub use instances::{HistoryView, InstanceDetail, Instances, RecordedInputs};
+pub use instances::{ArchivedInstance, HistoryView, InstanceDetail, Instances, RecordedInputs};
 pub use jobs::{
     JobCommand, JobFailure, JobInstance, JobOptions, JobOrder, JobPlan, JobRequest, JobVerb, JobView, Jobs,
 };

@@ -45,6 +45,7 @@ impl ShardLoop {
                 }
                 Mail::CallBegins { reply, .. }
                 | Mail::DeadLetter { reply, .. }
+                | Mail::Archived { reply, .. }
                 | Mail::Held { reply, .. }
                 | Mail::PauseSchedule { reply, .. } => {
                     let _gone = reply.send(Err(self.unavailable(&format!("halted: {message}"))));

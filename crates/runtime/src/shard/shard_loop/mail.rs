@@ -3,7 +3,7 @@
 use saga_runner_partition::machine::progress::{Acceptance, bytes_of};
 
 use super::ShardLoop;
-use crate::kernel::ids::TimeMs;
+use crate::kernel::ids::{InstanceId, TimeMs};
 use crate::kernel::input::{Control, Input, InputBody, Origin, SourceStream};
 use crate::kernel::planted::{Bug, is_planted};
 use crate::shard::batch::{Activation, Item, Refill, verdict_input};
@@ -26,6 +26,18 @@ impl ShardLoop {
         }
     }
 
+    /// Takes what this process says to an instance.
+    fn take_local(&mut self, instance: InstanceId, id: String, control: Control) {
+        let input = Input {
+            instance,
+            id,
+            time: self.clock.now(),
+            origin: Origin::Local,
+            body: InputBody::Control(control),
+        };
+        self.gathered.push(Item::Verdict(Box::new((input, None))));
+    }
+
     pub(super) fn take(&mut self, mail: Mail) {
         match mail {
             Mail::Delivery(delivery) => self.take_delivery(delivery),
@@ -40,19 +52,13 @@ impl ShardLoop {
                 to,
                 back,
                 id,
-            } => {
-                let input = Input {
-                    instance,
-                    id,
-                    time: self.clock.now(),
-                    origin: Origin::Local,
-                    body: InputBody::Control(Control::Migrate { to, back }),
-                };
-                self.gathered.push(Item::Verdict(Box::new((input, None))));
-            }
+            } => self.take_local(instance, id, Control::Migrate { to, back }),
             Mail::Delivered(rows) => self.gathered.push(Item::Delivered(rows)),
             Mail::CallBegins { row, reply } => self.gathered.push(Item::CallBegins { row, reply }),
             Mail::NotCalled(row) => self.gathered.push(Item::NotCalled(row)),
+            Mail::Archived { numbers, reply } => {
+                self.gathered.push(Item::Archived { numbers, reply });
+            }
             Mail::Refill { after, limit, reply } => {
                 self.gathered.refills.push(Refill { after, limit, reply });
             }

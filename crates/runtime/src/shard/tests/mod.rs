@@ -14,6 +14,7 @@ mod letters;
 mod of_no_use;
 mod poison;
 mod reposition;
+mod retention;
 mod schedules;
 mod streams;
 mod timers;

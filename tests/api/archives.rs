@@ -1,0 +1,190 @@
+//! Ended instances that go to the archive before they are deleted.
+
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::api::caller::{Answer, get, instance, post, send, until};
+use crate::support::nats_server::NatsServer;
+use crate::support::rig::Rig;
+
+const DOOR: &str = r#"
+apiVersion: sagas/v1
+kind: Saga
+name: door
+start: Door.Opened
+key: {"Door.*": event.data.door}
+state: {init: {n: 7}}
+steps:
+  hold: {wait: {signal: close, timeout: 1h}}
+"#;
+
+const STREAM: &str = "WORKFLOW_ARCHIVE";
+
+async fn running(nats: Option<&NatsServer>, extra: Value) -> Rig {
+    let mut rig = Rig::new(nats.map(NatsServer::url), "30m", Duration::ZERO, extra).await;
+    rig.add_saga("door", DOOR);
+    rig.start().await;
+    rig
+}
+
+async fn open(rig: &Rig, key: &str) -> String {
+    send(
+        rig,
+        "acme",
+        &format!("open-{key}"),
+        "Door.Opened",
+        json!({"door": key}),
+    )
+    .await;
+    let path = instance("acme", "door", key);
+    until(rig, &path, |view| view["steps"][0]["status"] == "waiting").await;
+    path
+}
+
+async fn close(rig: &Rig, path: &str) {
+    let answer = post(rig, &format!("{path}/signals/close"), "{}").await;
+    assert_eq!(answer.status, 202, "{answer:?}");
+}
+
+/// Messages in the archive. With the embedded broker nothing may run.
+fn entries(rig: &Rig) -> u64 {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_saga-runner"));
+    command
+        .args(["streams", "check", "-o", "json", "--config"])
+        .arg(rig.manifest());
+    let output = command.output().expect("the binary starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let lines: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    let lines = lines["items"].as_array().or_else(|| lines.as_array());
+    let mut lines = lines.expect("a list").iter();
+    let line = lines.find(|line| line["name"] == STREAM).expect("the archive");
+    line["messages"].as_u64().expect("a number")
+}
+
+async fn delete(rig: &Rig, path: &str, wait: &str) -> Answer {
+    let request = rig.client.delete(rig.url(&format!("{path}?wait={wait}")));
+    let body = json!({"by": "ada", "reason": "erasure", "request_id": "del-1"});
+    let request = request.header("content-type", "application/json");
+    Answer::of(request.body(body.to_string())).await
+}
+
+/// Whatever is killed at whatever time, each instance is in the archive once, and is shown from there.
+async fn each_is_archived_once(nats: Option<NatsServer>) {
+    const COUNT: usize = 40;
+    let mut rig = running(
+        nats.as_ref(),
+        json!({"storage": {"keep_ended": "1ms", "archive": {}}}),
+    )
+    .await;
+    let mut paths = Vec::new();
+    for number in 0..COUNT {
+        paths.push(open(&rig, &format!("d-{number}")).await);
+    }
+    for (number, path) in paths.iter().enumerate() {
+        close(&rig, path).await;
+        if number % 10 == 9 {
+            rig.kill();
+            rig.start().await;
+        }
+    }
+    for path in &paths {
+        let shown = until(&rig, path, |view| view["archived"] == true).await;
+        assert_eq!(
+            (&shown["phase"], &shown["state"], &shown["generation"]),
+            (&json!("completed"), &json!({"n": 7}), &json!(1))
+        );
+        assert_eq!(shown["steps"][0]["status"], "done");
+        assert!(shown["archived_at"].is_string(), "{shown}");
+    }
+    let list = get(&rig, "/v1/tenants/acme/instances").await.json();
+    assert_eq!(list["items"], json!([]));
+    let whole = get(&rig, &format!("{}/history", paths[0])).await.json();
+    let rows = whole["items"].as_array().expect("rows");
+    assert!(whole["archived"] == true && rows.len() >= 2, "{whole}");
+    let first = get(&rig, &format!("{}/history?limit=1", paths[0])).await.json();
+    let next = first["next"].as_str().expect("more");
+    let rest = get(&rig, &format!("{}/history?limit=100&after={next}", paths[0]))
+        .await
+        .json();
+    assert_eq!(rest["items"].as_array().expect("rows")[..], rows[1..]);
+    let forged = get(&rig, &format!("{}/history?after=archived-x", paths[0])).await;
+    assert_eq!(forged.status, 400, "{forged:?}");
+    // Nobody else's, and none that never was.
+    for path in [instance("globex", "door", "d-1"), instance("acme", "door", "d-x")] {
+        assert_eq!(get(&rig, &path).await.status, 404, "{path}");
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_saga-runner"));
+    let shown = command.args([
+        "instance",
+        "show",
+        "door",
+        "d-1",
+        "--tenant",
+        "acme",
+        "--url",
+        &rig.url(""),
+    ]);
+    let shown = shown.output().expect("the binary starts");
+    let text = String::from_utf8_lossy(&shown.stdout);
+    assert!(shown.status.success() && text.contains("Archived"), "{text}");
+    rig.kill();
+    assert_eq!(entries(&rig), COUNT as u64);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_ended_instance_is_archived_once_over_kills_and_shown_from_there() {
+    each_is_archived_once(None).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_ended_instance_is_archived_once_over_kills_and_shown_from_there_on_nats() {
+    each_is_archived_once(Some(NatsServer::start())).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_the_archive_is_full_nothing_is_deleted_and_the_process_is_not_ready() {
+    let full = json!({"storage": {"archive": {"max_bytes": 0}}, "stalled_after": "1s"});
+    let mut rig = running(None, full).await;
+    let path = open(&rig, "f-1").await;
+    close(&rig, &path).await;
+    until(&rig, &path, |view| view["ended"].is_string()).await;
+    let answer = delete(&rig, &path, "1s").await;
+    assert_eq!(answer.status, 202, "{answer:?}");
+    assert_eq!(answer.json()["outcome"]["reason"], "archive");
+    let unready = async {
+        loop {
+            let answer = get(&rig, "/ready").await;
+            if answer.status == 503 && answer.text.contains("the archive is full") {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), unready)
+        .await
+        .expect("it tells");
+    let metrics = get(&rig, "/metrics").await.text;
+    assert!(
+        metrics.contains("saga_runner_archive_waiting_instances 1"),
+        "{metrics}"
+    );
+    let shown = get(&rig, &path).await.json();
+    assert!(
+        shown["ended"].is_string() && shown["archived"].is_null(),
+        "{shown}"
+    );
+    rig.kill();
+    let manifest = std::fs::read_to_string(rig.manifest()).expect("a manifest");
+    let mut manifest: Value = serde_json::from_str(&manifest).expect("JSON");
+    manifest["storage"]["archive"] = json!({});
+    std::fs::write(rig.manifest(), manifest.to_string()).expect("written");
+    rig.start().await;
+    let answer = delete(&rig, &path, "20s").await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let shown = get(&rig, &path).await.json();
+    assert_eq!((&shown["archived"], &shown["key"]), (&json!(true), &json!("f-1")));
+    rig.kill();
+    assert_eq!(entries(&rig), 1);
+}
