@@ -61,6 +61,9 @@ impl InForce {
         for definition in self.sagas.iter_active() {
             let hash = definition.hash.to_string();
             metrics.saga_activated(definition.name.as_str());
+            if definition.schedule.is_some() {
+                metrics.schedule_activated(definition.name.as_str());
+            }
             metrics
                 .definitions_active
                 .with_label_values(&[definition.name.as_str(), hash.as_str()])

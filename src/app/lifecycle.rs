@@ -15,7 +15,7 @@ use super::ownership::Adoption;
 use super::{StartError, SystemClock, beside, credentials, definitions, last_good, reload, runtime, spans};
 use crate::api::endpoints::Place;
 use crate::api::tls::Tls;
-use crate::api::{self, ApiState, ForwardBounds};
+use crate::api::{self, ApiState, ForwardBounds, ForwardOwner};
 use crate::config::Manifest;
 use crate::effects::Registry;
 use crate::ports::clock::Clock;
@@ -90,6 +90,7 @@ async fn serve(
     install_tls_provider();
     let (loaded, refused) = loaded(&manifest)?;
     let listeners = Listeners::bind(&manifest.http).await?;
+    listeners.tell();
     let door = credentials::door(&manifest.http, &clock)?;
     let tls = credentials::tls(&manifest.http, &clock)?;
     let drain_timeout = manifest.drain_timeout.duration();
@@ -100,6 +101,7 @@ async fn serve(
     let node = Node::with_adapters(manifest, loaded, clock, Arc::new(Metrics::new()), adapters)?;
     let collector = spans::begin(&node)?;
     node.adopt(adoption);
+    node.will_hear();
     if let Some(error) = refused {
         reload::refused_at_start(&node, error);
     }
@@ -116,6 +118,7 @@ async fn serve(
         streams: Arc::new(Semaphore::new(settings.streams_max.min(Semaphore::MAX_PERMITS))),
         wait_max: settings.wait_max.duration(),
         request_timeout: settings.request_timeout.duration(),
+        admin_address: listeners.admin_address(),
         forwarding: bounds(&settings, &cluster),
     };
     let forwarded = Forwarded {
@@ -250,11 +253,30 @@ struct Listeners {
 impl Listeners {
     async fn bind(settings: &api::Settings) -> Result<Self, StartError> {
         let admin = match settings.own_admin_listen() {
-            Some(address) => Some(bind("http.admin_listen", address).await?),
+            Some(address) => {
+                let key = match settings.admin_listen {
+                    Some(_) => "http.admin_listen",
+                    None => "http.admin_listen (not set, so behind the port of http.listen)",
+                };
+                Some(bind(key, address).await?)
+            }
             None => None,
         };
         let tenants = bind("http.listen", settings.listen).await?;
         Ok(Self { tenants, admin })
+    }
+
+    /// The address of operators, if it is one of its own.
+    fn admin_address(&self) -> Option<SocketAddr> {
+        self.admin.as_ref()?.local_addr().ok()
+    }
+
+    /// Logs where the API is reached: the system may have chosen the ports.
+    fn tell(&self) {
+        let address = |listener: &TcpListener| listener.local_addr().ok().map(|address| address.to_string());
+        let tenants = address(&self.tenants);
+        let admin = self.admin.as_ref().map_or_else(|| tenants.clone(), address);
+        tracing::info!(listen = tenants, admin_listen = admin, "the API listens");
     }
 }
 
@@ -279,7 +301,7 @@ struct Forwarded {
 
 impl Forwarded {
     /// Begins to answer them, where this process has shards and others can reach it.
-    fn listen(self, node: &Node, stop: &CancellationToken) {
+    fn listen(self, node: &Arc<Node>, stop: &CancellationToken) {
         let Some(way) = node.forwarded() else { return };
         let router = api::router(
             self.state,
@@ -287,10 +309,11 @@ impl Forwarded {
             Place::Tenants,
             panics(node.tasks.clone()),
         );
-        let (stop, of) = (stop.clone(), "of forwarded requests");
+        let (stop, of, owner) = (stop.clone(), "of forwarded requests", Arc::clone(node));
         node.tasks.keep(Task::Http, of, move || {
-            let (way, cluster, router) = (Arc::clone(&way), self.cluster.clone(), router.clone());
-            api::serve_forwarded(way, cluster, router, self.settings.clone(), stop.clone())
+            let (cluster, router) = (self.cluster.clone(), router.clone());
+            let ways = (Arc::clone(&way), Arc::clone(&owner) as Arc<dyn ForwardOwner>);
+            api::serve_forwarded(ways, cluster, router, self.settings.clone(), stop.clone())
         });
     }
 }

@@ -5,5 +5,6 @@ pub mod metrics;
 mod register;
 pub mod spans;
 
+pub use known::DEAD_LETTER_REASONS;
 pub use metrics::{CONTROL_REFUSALS, Metrics};
 pub use spans::{Span, SpanKind, Spans};
