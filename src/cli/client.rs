@@ -9,7 +9,9 @@ use clap::Args;
 use reqwest::StatusCode;
 use serde_json::Value;
 
+use super::output::OutputArguments;
 use super::profile::{Profile, Profiles};
+use super::server_events::{Reading, ServerEvent};
 use crate::app::diagnostics::plain;
 use crate::app::exit::{self, Failure};
 use crate::clients::tls::client_config;
@@ -61,6 +63,17 @@ pub struct TenantArguments {
     /// Tenant; default: that of the profile. Not needed if the runner serves one tenant, or runs without tenants.
     #[arg(long, env = "SAGA_RUNNER_TENANT", value_name = "NAME")]
     tenant: Option<String>,
+}
+
+/// What commands about the things of a tenant have in common: how they print, whose things they are, and who answers.
+#[derive(Debug, Clone, Args)]
+pub struct CommonArguments {
+    #[command(flatten)]
+    pub output: OutputArguments,
+    #[command(flatten)]
+    pub tenant: TenantArguments,
+    #[command(flatten)]
+    pub server: ServerArguments,
 }
 
 /// Reads the URL of a runner.
@@ -325,7 +338,7 @@ impl Client {
         let port = told["admin_port"]
             .as_u64()
             .and_then(|port| u16::try_from(port).ok());
-        // Whatever goes wrong is told by the request that follows.
+        // What goes wrong is told by the request that follows.
         port.filter(|_| told["code"] == ON_ADMIN_ADDRESS)
             .and_then(|port| at_port(&self.base, port))
             .unwrap_or_else(|| self.base.clone())
@@ -403,49 +416,6 @@ impl Client {
             failure.frames.push_str(&finding_line(finding));
         }
         failure
-    }
-}
-
-/// A server-sent event.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct ServerEvent {
-    pub id: Option<String>,
-    pub name: String,
-    pub data: String,
-}
-
-/// Puts server-sent events together from the pieces in which they come.
-#[derive(Debug, Default)]
-struct Reading {
-    rest: Vec<u8>,
-    event: ServerEvent,
-}
-
-impl Reading {
-    fn take(&mut self, chunk: &[u8]) -> Vec<ServerEvent> {
-        self.rest.extend_from_slice(chunk);
-        let mut events = Vec::new();
-        while let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = self.rest.drain(..=end).collect();
-            let line = String::from_utf8_lossy(&line[..end]);
-            let line = line.trim_end_matches('\r');
-            if line.is_empty() {
-                let event = std::mem::take(&mut self.event);
-                if !event.data.is_empty() {
-                    events.push(event);
-                }
-                continue;
-            }
-            let (field, value) = line.split_once(':').unwrap_or((line, ""));
-            let value = value.strip_prefix(' ').unwrap_or(value);
-            match field {
-                "id" => self.event.id = Some(value.to_owned()),
-                "event" => value.clone_into(&mut self.event.name),
-                "data" => self.event.data.push_str(value),
-                _ => {}
-            }
-        }
-        events
     }
 }
 
@@ -580,28 +550,6 @@ mod tests {
         ] {
             assert_eq!(is_of_operators(path), is_theirs, "{path}");
         }
-    }
-
-    #[test]
-    fn events_are_put_together_from_pieces_and_comments_are_none() {
-        let mut reading = Reading::default();
-        assert_eq!(reading.take(b": alive\n\nid: 7\nevent: ent"), []);
-        let events = reading.take(b"ry\ndata: {\"a\": 1}\n\nevent: end\ndata: {}\n\n");
-        assert_eq!(
-            events,
-            [
-                ServerEvent {
-                    id: Some("7".to_owned()),
-                    name: "entry".to_owned(),
-                    data: "{\"a\": 1}".to_owned(),
-                },
-                ServerEvent {
-                    id: None,
-                    name: "end".to_owned(),
-                    data: "{}".to_owned(),
-                }
-            ]
-        );
     }
 
     #[test]

@@ -12,7 +12,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 
 use self::wait::WaitArguments;
-use super::client::{Client, ServerArguments, TenantArguments, escaped};
+use super::client::{Client, CommonArguments, escaped};
 use super::confirm::ConfirmArguments;
 use super::output::{Column, Mood, OutputArguments};
 use super::queries::{self, HistoryArguments, WhyArguments};
@@ -88,11 +88,7 @@ pub struct NameArguments {
     /// Key of the instance.
     key: String,
     #[command(flatten)]
-    pub(super) output: OutputArguments,
-    #[command(flatten)]
-    tenant: TenantArguments,
-    #[command(flatten)]
-    pub(super) server: ServerArguments,
+    pub(super) common: CommonArguments,
 }
 
 /// A request to an instance.
@@ -195,9 +191,11 @@ pub fn instance(command: &InstanceCommand) -> Result<(), Failure> {
         InstanceCommand::List(arguments) => list::list(arguments),
         InstanceCommand::Count(arguments) => list::count(arguments),
         InstanceCommand::Show(name) => {
-            let client = Client::new(&name.server)?;
+            let client = Client::new(&name.common.server)?;
             let shown = client.get(&name.path(&client)?)?;
-            name.output.shown(&shown, || show(name.output, &shown))
+            name.common
+                .output
+                .shown(&shown, || show(name.common.output, &shown))
         }
         InstanceCommand::Why(arguments) => queries::why(arguments),
         InstanceCommand::History(arguments) => queries::history(arguments),
@@ -352,7 +350,7 @@ const OUTCOME: &[Column] = &[
 /// it is stored, and with --wait tells the outcome.
 fn ask(request: &RequestArguments, verb: &str, body: Value) -> Result<(), Failure> {
     let name = &request.name;
-    let client = Client::new(&name.server)?;
+    let client = Client::new(&name.common.server)?;
     let path = format!("{}/{verb}", name.path(&client)?);
     let Value::Object(body) = body else {
         return Err(Failure::software("a request is an object"));
@@ -360,7 +358,7 @@ fn ask(request: &RequestArguments, verb: &str, body: Value) -> Result<(), Failur
     let stored = request.wait.post(&client, &path, body, None)?;
     let outcome = &stored["outcome"];
     if outcome.is_object() {
-        name.output.object(OUTCOME, &stored)?;
+        name.common.output.object(OUTCOME, &stored)?;
         return wait::judged(outcome);
     }
     let unchecked = if stored["checked"] == false {
@@ -371,12 +369,12 @@ fn ask(request: &RequestArguments, verb: &str, body: Value) -> Result<(), Failur
     out::note(format_args!(
         "request stored{unchecked}; `saga-runner instance show` shows the outcome in the history"
     ));
-    name.output.object(STORED, &stored)
+    name.common.output.object(STORED, &stored)
 }
 
 impl NameArguments {
     pub(super) fn path(&self, client: &Client) -> Result<String, Failure> {
-        let tenant = client.tenant_path(&self.tenant)?;
+        let tenant = client.tenant_path(&self.common.tenant)?;
         let (saga, key) = (escaped(&self.saga), escaped(&self.key));
         Ok(format!("{tenant}/sagas/{saga}/instances/{key}"))
     }
