@@ -126,6 +126,7 @@ fn process() -> Vec<Row> {
         ("POST /admin/drain", Contract::of(202, Sent::Json("Drain"))),
         ("POST /admin/reload", json("Reloaded").refuses(&[422])),
         ("GET /admin/breakers", json("Breakers")),
+        ("GET /admin/rates", json("Rates")),
         (
             "POST /admin/breakers/{upstream}",
             nothing().reads("BreakerForce").refuses(&[409]),

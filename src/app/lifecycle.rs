@@ -12,7 +12,10 @@ use tokio_util::sync::CancellationToken;
 use super::adapters::{Adapters, SystemAdapters};
 use super::node::Node;
 use super::ownership::Adoption;
-use super::{StartError, SystemClock, beside, credentials, definitions, last_good, reload, runtime, spans};
+use super::{
+    StartError, SystemClock, beside, credentials, definitions, last_good, rates, reload, runtime, spans,
+};
+use crate::api::auth::Door;
 use crate::api::endpoints::Place;
 use crate::api::tls::Tls;
 use crate::api::{self, ApiState, ForwardBounds, ForwardOwner};
@@ -94,33 +97,17 @@ async fn serve(
     let door = credentials::door(&manifest.http, &clock)?;
     let tls = credentials::tls(&manifest.http, &clock)?;
     let drain_timeout = manifest.drain_timeout.duration();
-    let (settings, tenancy) = (manifest.http.clone(), manifest.tenancy());
-    let cluster = manifest.cluster.clone();
-    let tenants = manifest.tenant_list().map(Into::into);
+    let (settings, cluster) = (manifest.http.clone(), manifest.cluster.clone());
     let api_clock = Arc::clone(&clock);
     let node = Node::with_adapters(manifest, loaded, clock, Arc::new(Metrics::new()), adapters)?;
     let collector = spans::begin(&node)?;
     node.adopt(adoption);
-    node.will_hear();
+    node.hearing.expect();
     if let Some(error) = refused {
         reload::refused_at_start(&node, error);
     }
     let stop_http = CancellationToken::new();
-    let api = ApiState {
-        control: Arc::clone(&node) as Arc<dyn Control>,
-        tenancy,
-        tenants,
-        door: Arc::new(door),
-        clock: api_clock,
-        metrics: Arc::clone(&node.metrics),
-        accept_events: settings.accept_events,
-        waits: Arc::new(Semaphore::new(settings.waits_max.min(Semaphore::MAX_PERMITS))),
-        streams: Arc::new(Semaphore::new(settings.streams_max.min(Semaphore::MAX_PERMITS))),
-        wait_max: settings.wait_max.duration(),
-        request_timeout: settings.request_timeout.duration(),
-        admin_address: listeners.admin_address(),
-        forwarding: bounds(&settings, &cluster),
-    };
+    let api = state(&node, door, api_clock, listeners.admin_address());
     let forwarded = Forwarded {
         state: api.clone(),
         settings: settings.clone(),
@@ -142,6 +129,7 @@ async fn serve(
     match begun {
         Ok(Begun::Running) => {
             forwarded.listen(&node, &stop_http);
+            rates::begin(&node);
             tokio::select! {
                 () = serve_until_told(&node, &mut signals) => {}
                 () = beside::watch(Arc::clone(&node)), if what_beside == Beside::Developer => {}
@@ -315,6 +303,26 @@ impl Forwarded {
             let ways = (Arc::clone(&way), Arc::clone(&owner) as Arc<dyn ForwardOwner>);
             api::serve_forwarded(ways, cluster, router, self.settings.clone(), stop.clone())
         });
+    }
+}
+
+/// What the handlers of the API can reach. `clock` is that of the machine.
+fn state(node: &Arc<Node>, door: Door, clock: Arc<dyn Clock>, admin_address: Option<SocketAddr>) -> ApiState {
+    let settings = &node.manifest.http;
+    ApiState {
+        control: Arc::clone(node) as Arc<dyn Control>,
+        tenancy: node.manifest.tenancy(),
+        tenants: node.manifest.tenant_list().map(Into::into),
+        door: Arc::new(door),
+        clock,
+        metrics: Arc::clone(&node.metrics),
+        accept_events: settings.accept_events,
+        waits: Arc::new(Semaphore::new(settings.waits_max.min(Semaphore::MAX_PERMITS))),
+        streams: Arc::new(Semaphore::new(settings.streams_max.min(Semaphore::MAX_PERMITS))),
+        wait_max: settings.wait_max.duration(),
+        request_timeout: settings.request_timeout.duration(),
+        admin_address,
+        forwarding: bounds(settings, &node.manifest.cluster),
     }
 }
 

@@ -13,12 +13,14 @@ use super::adapters::{Adapters, SystemAdapters};
 use super::catalog::Catalog;
 use super::cluster::Trouble;
 use super::definitions::Read;
+use super::hearing::Hearing;
 use super::ownership::Adoption;
 use super::ownership::claim::{Claimed, Claiming};
 use super::running::{Parts, Running};
 use super::secrets::SecretsError;
-use super::{StartError, cluster, consumers, jobs, migration, reload, secrets, shards, streams};
-use crate::api::ForwardOwner;
+use super::{
+    StartError, catalog, cluster, consumers, jobs, migration, rates, reload, secrets, shards, streams,
+};
 use crate::broker_clock::BrokerClock;
 use crate::config::{Manifest, secret};
 use crate::effects::{Registry, Secrets};
@@ -27,7 +29,7 @@ use crate::kernel::input::SourceStream;
 use crate::kernel::token::TokenKey;
 use crate::ports::broker::{Broker, BrokerError, StreamState};
 use crate::ports::clock::Clock;
-use crate::ports::control::{JobVerb, LastReload, ReloadError, Reloaded};
+use crate::ports::control::{LastReload, ReloadError, Reloaded};
 use crate::ports::messenger::Messenger;
 use crate::ports::randomness::Randomness;
 use crate::tasks::{Task, Tasks};
@@ -67,8 +69,10 @@ pub struct Node {
     pub(super) drain: CancellationToken,
     /// Why it does not run yet.
     waiting_for: Mutex<String>,
-    /// Whether requests are heard that other processes forward; unset where nothing listens for them.
-    hears: OnceLock<AtomicBool>,
+    /// What happened in the last hour.
+    pub(super) rates: rates::Kept,
+    /// Whether forwarded requests are heard.
+    pub(super) hearing: Hearing,
     /// What the operator gives up at this start.
     adoption: OnceLock<Adoption>,
     /// The shards that are opened at the start, where that is not all of them.
@@ -133,6 +137,7 @@ impl Node {
             migrations: Mutex::default(),
             me: Weak::clone(me),
             tasks: adapters.tasks(&metrics, &clock),
+            rates: rates::Kept::new(&metrics, started),
             metrics,
             clock,
             broker_clock,
@@ -147,7 +152,7 @@ impl Node {
             draining: AtomicBool::new(false),
             drain: CancellationToken::new(),
             waiting_for: Mutex::new("starting".to_owned()),
-            hears: OnceLock::new(),
+            hearing: Hearing::default(),
             adoption: OnceLock::new(),
             first: OnceLock::new(),
         }))
@@ -156,11 +161,6 @@ impl Node {
     /// Names what is given up, before the start.
     pub fn adopt(&self, adoption: Adoption) {
         self.adoption.get_or_init(|| adoption);
-    }
-
-    /// Says, before the start, that forwarded requests will be listened for: this belongs to being ready then.
-    pub fn will_hear(&self) {
-        self.hears.get_or_init(|| AtomicBool::new(false));
     }
 
     /// Opens these shards at the start and leaves the others alone; all are opened where nothing is said.
@@ -237,7 +237,7 @@ impl Node {
         });
         let in_force = self.catalog.now();
         in_force.show(&self.metrics);
-        self.begin_series();
+        catalog::begin_series(&self.manifest, &self.metrics);
         reload::keep(self, Arc::clone(&in_force.files)).await;
         tracing::info!(
             cluster = self.manifest.cluster,
@@ -253,21 +253,6 @@ impl Node {
             jobs::begin(&node);
         }
         Ok(())
-    }
-
-    /// Series of what the manifest names are there from the start, so that an alert sees the first increase.
-    fn begin_series(&self) {
-        for tenant in self.manifest.tenant_list().into_iter().flatten() {
-            self.metrics
-                .tenant_inputs(tenant.as_str(), 0, self.manifest.shard.metric_tenants);
-        }
-        if !self.manifest.mode.runs_sagas() {
-            return;
-        }
-        for stream in SourceStream::ALL {
-            self.metrics.stream_known(streams::name(&self.manifest, stream));
-        }
-        self.metrics.jobs_known(&JobVerb::ALL.map(JobVerb::as_str));
     }
 
     /// What the start of a part may borrow.
@@ -470,12 +455,6 @@ impl Node {
         Ok(())
     }
 
-    /// Whether this process may answer for others, and they would not be heard.
-    pub(super) fn is_deaf(&self) -> bool {
-        let hears = self.hears.get().is_none_or(|hears| hears.load(Ordering::Acquire));
-        !hears && self.forwarded().is_some() && self.may_answer()
-    }
-
     /// What runs, once it does.
     pub(super) fn running(&self) -> Option<&Running> {
         self.running.get()
@@ -520,20 +499,6 @@ impl Node {
         if let Some(running) = self.running.get() {
             running.drain(timeout).await;
         }
-    }
-}
-
-impl ForwardOwner for Node {
-    fn may_answer(&self) -> bool {
-        self.running()
-            .and_then(Running::keeper)
-            .is_some_and(|keeper| keeper.may_answer())
-    }
-
-    fn hears(&self, hears: bool) {
-        self.hears
-            .get_or_init(|| AtomicBool::new(hears))
-            .store(hears, Ordering::Release);
     }
 }
 

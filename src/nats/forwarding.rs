@@ -5,7 +5,7 @@
 //! runner.<cluster>.answer.<random id>    a part; its reply subject is where the next one is asked for, the last one has none
 //! ```
 //!
-//! Whoever asks for a next part names a subject for it that nobody else knows. So the parts of one answer come from one process, even
+//! The process that asks for a next part names a subject for it that nobody else knows. So the parts of one answer come from one process, even
 //! where two have taken the request: what the other one sends is not read.
 //!
 //! The server itself says at once where nobody listens on a subject, to both sides: a process that was killed is no more asked, and

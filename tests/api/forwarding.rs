@@ -450,6 +450,7 @@ async fn of_two_processes_that_hold_the_shards_to_be_theirs_one_answers() {
     stream.until(|events| !events.is_empty()).await;
 
     owner.signal(nix::sys::signal::Signal::SIGSTOP);
+    let stopped = Instant::now();
     take_over(&server).await;
     // What the other process would answer.
     let raw = client(&server).await;
@@ -463,16 +464,19 @@ async fn of_two_processes_that_hold_the_shards_to_be_theirs_one_answers() {
             answering.publish(to, answer.into()).await.expect("sent");
         }
     });
+    // The other one has waited for this.
+    while stopped.elapsed() < Duration::from_millis(500) {
+        assert_eq!(get(&asked, "/live").await.status, 200);
+    }
     owner.signal(nix::sys::signal::Signal::SIGCONT);
     let mut answers = 0;
     let begin = Instant::now();
     // From the first instant on, also before it knows that the shards are another's.
     while answers < 20
-        || get(&owner, "/ready")
+        || !get(&owner, "/ready")
             .await
             .text
             .contains("another process owns it")
-            == (answers == 0)
     {
         let told = get(&asked, list).await;
         assert_eq!(told.json()["items"], json!(["theirs"]), "{told:?}");
@@ -484,7 +488,7 @@ async fn of_two_processes_that_hold_the_shards_to_be_theirs_one_answers() {
     // Alone it answers nobody, and the server tells who asks.
     until_gone(&server).await;
     get(&asked, list).await.is_problem(503, "SR0521");
-    let (ended, _) = (stream.until(|_| false).await, ());
+    let ended = stream.until(|_| false).await;
     assert!(
         ended.iter().all(|(id, _)| id.is_some()),
         "its watch is cut off, the instance goes on: {ended:?}"

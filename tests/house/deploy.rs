@@ -542,9 +542,8 @@ fn defined(name: &str, values: &Value) -> Value {
 fn charted(changed: &Value) -> Result<Manifest, String> {
     let mut values = yaml(&format!("{CHART}/values.yaml"));
     lay(&mut values, changed);
-    let mut manifest = values["manifest"].clone();
-    lay(&mut manifest, &serde_json::json!({"cluster": "shop"}));
-    lay(&mut manifest, &changed["manifest"]);
+    let mut manifest = serde_json::json!({"cluster": "shop"});
+    lay(&mut manifest, &values["manifest"]);
     lay(&mut manifest, &defined("decided", &values));
     // As the template of the manifest asks for them, which a test below compares.
     for (value, name) in DECIDED_IF {
@@ -574,7 +573,10 @@ fn the_manifest_of_the_chart_is_one() {
         let manifest = charted(&serde_json::json!({"mode": mode})).expect("the manifest is valid");
         assert_eq!(manifest.mode.as_str(), mode);
         assert_eq!(manifest.data_dir, Path::new("/data"));
-        assert_eq!(manifest.http.own_admin_listen().map(|address| address.port()), Some(8081));
+        assert_eq!(
+            manifest.http.own_admin_listen().map(|address| address.port()),
+            Some(8081)
+        );
     }
     assert!(charted(&serde_json::json!({"manifest": {"no_such_key": 1}})).is_err());
     let page = read("docs/deploying.md");
@@ -610,7 +612,10 @@ fn the_chart_says_who_authenticates_and_what_encrypts() {
         "tls": {"secretName": "certificate", "clientCertificates": true},
     }));
     let http = manifest.expect("it is valid").http;
-    assert_eq!(http.tokens_file.as_deref(), Some(Path::new("/etc/saga-runner/tokens/tokens")));
+    assert_eq!(
+        http.tokens_file.as_deref(),
+        Some(Path::new("/etc/saga-runner/tokens/tokens"))
+    );
     let tls = http.tls.expect("TLS");
     assert_eq!(tls.key_file, Path::new("/etc/saga-runner/tls/tls.key"));
     assert!(tls.client_ca_file.is_some());
@@ -618,7 +623,10 @@ fn the_chart_says_who_authenticates_and_what_encrypts() {
         "authentication": "tokens", "tokens": {"secretName": "principals", "key": "lines"}, "encryptedInFront": true,
     });
     let http = with(in_front).expect("it is valid").http;
-    assert_eq!(http.tokens_file.as_deref(), Some(Path::new("/etc/saga-runner/tokens/lines")));
+    assert_eq!(
+        http.tokens_file.as_deref(),
+        Some(Path::new("/etc/saga-runner/tokens/lines"))
+    );
     // What the chart refuses, the runner would refuse, too.
     for wrong in [
         serde_json::json!({"authentication": "tokens"}),
@@ -631,8 +639,12 @@ fn the_chart_says_who_authenticates_and_what_encrypts() {
     }
     // Each file is mounted where the manifest looks for it.
     for (folder, volume) in [("tokens", "tokens"), ("tls", "tls")] {
-        assert!(helpers.contains(&format!("- {{name: {volume}, mountPath: /etc/saga-runner/{folder}, readOnly: true}}")));
-        assert!(helpers.contains(&format!("- name: {volume}\n  secret: {{secretName: {{{{ . }}}}, defaultMode: 0440}}")));
+        assert!(helpers.contains(&format!(
+            "- {{name: {volume}, mountPath: /etc/saga-runner/{folder}, readOnly: true}}"
+        )));
+        assert!(helpers.contains(&format!(
+            "- name: {volume}\n  secret: {{secretName: {{{{ . }}}}, defaultMode: 0440}}"
+        )));
     }
 }
 
@@ -640,16 +652,27 @@ fn the_chart_says_who_authenticates_and_what_encrypts() {
 fn operators_and_prometheus_have_a_port_of_their_own_in_the_chart() {
     let template = |name: &str| read(format!("{CHART}/templates/{name}"));
     let helpers = template("_helpers.tpl");
-    for port in ["{name: http, containerPort: 8080}", "{name: admin, containerPort: 8081}"] {
+    for port in [
+        "{name: http, containerPort: 8080}",
+        "{name: admin, containerPort: 8081}",
+    ] {
         assert!(helpers.contains(port), "{port}");
     }
     let services = template("services.yaml");
     let of_tenants = services.split("---").next().expect("the first");
-    assert!(!of_tenants.contains("admin,"), "what is published has no admin port");
+    assert!(
+        !of_tenants.contains("admin,"),
+        "what is published has no admin port"
+    );
     assert!(template("servicemonitor.yaml").contains("port: admin"));
     let policy = template("networkpolicy.yaml");
-    let (tenants, admins) = policy.split_once(".Values.networkPolicy.adminFrom }}\n    - from").expect("two rules");
-    assert!(tenants.contains("port: http}") && admins.contains("port: admin}"), "{policy}");
+    let (tenants, admins) = policy
+        .split_once(".Values.networkPolicy.adminFrom }}\n    - from")
+        .expect("two rules");
+    assert!(
+        tenants.contains("port: http}") && admins.contains("port: admin}"),
+        "{policy}"
+    );
 }
 
 #[test]

@@ -220,7 +220,7 @@ async fn pass_on(
         let Some(chunk) = body.next().await else {
             return reply.finish(part.freeze()).await;
         };
-        // Whoever watches comes back, and to the process that has the shards now.
+        // A client that watches comes back, to the process that has the shards now.
         if is_stream && !owner.may_answer() {
             return reply.finish(Bytes::new()).await;
         }

@@ -11,7 +11,7 @@
 //! reader           the stream is not read; its position stands
 //! private_reader   its shard does not get the stream any more
 //! http             no requests are answered
-//! retention, notices, consumer, cancellations, secrets, consumers, cluster, clock: begun again after a pause
+//! retention, notices, consumer, cancellations, secrets, consumers, cluster, clock, rates: begun again after a pause
 //! command, call, reload, migration, ownership: one piece of work ends, and whoever waits for it learns so
 //! ```
 //!
@@ -93,10 +93,12 @@ pub enum Task {
     Http,
     /// Sends spans.
     Spans,
+    /// Keeps the rates of the last hour.
+    Rates,
 }
 
 impl Task {
-    const ALL: [Self; 20] = [
+    const ALL: [Self; 22] = [
         Self::Shard,
         Self::Relay,
         Self::Retention,
@@ -115,8 +117,10 @@ impl Task {
         Self::Migration,
         Self::Jobs,
         Self::Ownership,
+        Self::Backup,
         Self::Http,
         Self::Spans,
+        Self::Rates,
     ];
 
     /// The label in metrics.
@@ -144,6 +148,7 @@ impl Task {
             Self::Backup => "backup",
             Self::Http => "http",
             Self::Spans => "spans",
+            Self::Rates => "rates",
         }
     }
 }

@@ -84,7 +84,7 @@ const READERS_REBUILT: [&str; 11] = [
     "unopened",
 ];
 
-/// What becomes of a planned run.
+/// What happens to a planned run.
 const RUNS: [&str; 7] = [
     "started",
     "queued",

@@ -2,6 +2,7 @@
 
 mod known;
 pub mod metrics;
+pub mod rates;
 mod register;
 pub mod spans;
 
