@@ -23,8 +23,8 @@ COPY effects /etc/saga-runner/effects
 COPY config /etc/saga-runner/config
 USER 65532:65532
 VOLUME /data
-# Reached from outside of the container only with http.listen and http.authentication in the manifest (SR0412).
-EXPOSE 8080
+# Reached from outside of the container only with http.listen, http.admin_listen and http.authentication in the manifest (SR0412).
+EXPOSE 8080 8081
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["/saga-runner"]
 CMD ["run", "--config", "/etc/saga-runner/config/saga-runner.yaml"]

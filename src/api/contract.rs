@@ -127,6 +127,7 @@ fn process() -> Vec<Row> {
         ("POST /admin/reload", json("Reloaded").refuses(&[422])),
         ("GET /admin/audit", json("AuditRecords")),
         ("GET /admin/breakers", json("Breakers")),
+        ("GET /admin/rates", json("Rates")),
         (
             "POST /admin/breakers/{upstream}",
             nothing().reads("BreakerForce").refuses(&[409]),

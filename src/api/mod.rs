@@ -33,11 +33,12 @@ mod watch;
 
 pub use connections::serve;
 pub use files::open_to_everybody;
-pub use forwarding::{Bounds as ForwardBounds, serve as serve_forwarded};
+pub use forwarding::{Bounds as ForwardBounds, Owner as ForwardOwner, serve as serve_forwarded};
 pub use settings::{Authentication, Settings};
 
 use std::any::Any;
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,7 +47,7 @@ use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::MethodRouter;
+use axum::routing::{MethodRouter, any};
 use tokio::sync::Semaphore;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::timeout::TimeoutLayer;
@@ -85,6 +86,8 @@ pub struct ApiState {
     pub wait_max: Duration,
     /// Longest time until a request is answered that does not wait.
     pub request_timeout: Duration,
+    /// The listener of operators, where it is not that of tenants.
+    pub admin_address: Option<SocketAddr>,
     /// Bounds of the requests that another process answers.
     pub forwarding: ForwardBounds,
 }
@@ -127,6 +130,13 @@ pub fn router(state: ApiState, settings: &Settings, place: Place, on_panic: OnPa
     let all = endpoints::all(state.tenancy);
     let entrance = Entrance::new(state.tenancy, &all);
     let mut router = Router::new();
+    if place == Place::Tenants {
+        let of_operators = all.iter().filter(|endpoint| endpoint.place == Place::Admin);
+        let paths: BTreeSet<&str> = of_operators.map(|endpoint| endpoint.path.as_str()).collect();
+        for path in paths {
+            router = router.route(path, any(problem::on_the_other_address));
+        }
+    }
     let here = |endpoint: &Endpoint| {
         place == Place::Everywhere || endpoint.place == place || endpoint.place == Place::Everywhere
     };

@@ -44,6 +44,11 @@ pub async fn metrics(State(state): State<ApiState>) -> Response {
     ([(header::CONTENT_TYPE, kind)], state.control.metrics()).into_response()
 }
 
+/// What happened in the last hour.
+pub async fn rates(State(state): State<ApiState>) -> Response {
+    Json(state.control.rates()).into_response()
+}
+
 pub async fn info(State(state): State<ApiState>) -> Response {
     Json(state.control.info()).into_response()
 }

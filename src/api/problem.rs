@@ -1,15 +1,18 @@
 //! Errors as RFC 9457 problem details.
 
 use std::borrow::Cow;
+use std::net::SocketAddr;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use super::audit::ProblemCode;
+use super::connections::Peer;
 use super::endpoints::Role;
+use super::settings::is_loopback;
 use super::{ApiState, trace};
 use crate::kernel::subject::Tenancy;
 use crate::ports::control::ControlError;
@@ -26,6 +29,8 @@ pub struct Problem {
     pub errors: Vec<serde_json::Value>,
     /// The outcome of a request to an instance.
     pub outcome: Option<serde_json::Value>,
+    /// Port where the endpoint is, for clients on the same machine.
+    pub admin_port: Option<u16>,
 }
 
 /// As it is sent.
@@ -43,10 +48,12 @@ struct Wire<'p> {
     errors: &'p [serde_json::Value],
     #[serde(skip_serializing_if = "Option::is_none")]
     outcome: Option<&'p serde_json::Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    admin_port: Option<u16>,
 }
 
 /// The pages of the codes, as they are in docs/errors/.
-const PAGES: [(&str, &str); 18] = [
+const PAGES: [(&str, &str); 19] = [
     ("SR0501", include_str!("../../docs/errors/SR0501.md")),
     ("SR0502", include_str!("../../docs/errors/SR0502.md")),
     ("SR0503", include_str!("../../docs/errors/SR0503.md")),
@@ -65,6 +72,7 @@ const PAGES: [(&str, &str); 18] = [
     ("SR0521", include_str!("../../docs/errors/SR0521.md")),
     ("SR0522", include_str!("../../docs/errors/SR0522.md")),
     ("SR0523", include_str!("../../docs/errors/SR0523.md")),
+    ("SR0525", include_str!("../../docs/errors/SR0525.md")),
 ];
 
 /// Explains a code: the `type` of problems leads here.
@@ -235,6 +243,7 @@ impl Problem {
             code,
             errors: Vec::new(),
             outcome: None,
+            admin_port: None,
         }
     }
 }
@@ -281,6 +290,7 @@ impl IntoResponse for Problem {
             trace_id,
             errors: &self.errors,
             outcome: self.outcome.as_ref(),
+            admin_port: self.admin_port,
         };
         let mut response = (status, Json(wire)).into_response();
         let code = ProblemCode(Cow::Borrowed(self.code));
@@ -311,6 +321,22 @@ pub async fn no_such_page(State(state): State<ApiState>, uri: Uri) -> Problem {
         }
         Tenancy::Multi | Tenancy::Single => "no such endpoint; docs/operations.md lists the API",
     })
+}
+
+/// Answers for what is on the listener of operators only. Its port is told to clients on the same machine alone,
+/// which reach it by the address that they used.
+pub async fn on_the_other_address(State(state): State<ApiState>, peer: Option<Extension<Peer>>) -> Problem {
+    let is_here = peer.is_some_and(|Extension(Peer(peer))| is_loopback(peer.ip()));
+    let reached_here = |address: &SocketAddr| address.ip().is_unspecified() || is_loopback(address.ip());
+    let detail = "this endpoint is on the address of http.admin_listen; name it by --admin-url, SAGA_RUNNER_ADMIN_URL or admin_url of the profile";
+    Problem {
+        admin_port: state
+            .admin_address
+            .filter(reached_here)
+            .filter(|_| is_here)
+            .map(|address| address.port()),
+        ..Problem::new(StatusCode::NOT_FOUND, "on the admin address", "SR0525", detail)
+    }
 }
 
 pub async fn too_many_connections() -> Problem {

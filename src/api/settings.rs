@@ -1,6 +1,6 @@
 //! Where the API listens, to whom it answers, and how much of it one client can take.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,8 @@ use crate::kernel::duration::Millis;
 pub struct Settings {
     /// Address of the HTTP API. Default `127.0.0.1:8080`. Beyond loopback it needs `authentication`.
     pub listen: SocketAddr,
-    /// Address of `/admin`, `/health`, `/info` and `/metrics`. Default: that of `listen`.
+    /// Address of `/admin`, `/health`, `/info` and `/metrics`. Default: 127.0.0.1 with the port behind that of `listen`, so
+    /// `127.0.0.1:8081`. The address of `listen` itself: one listener serves both. Beyond loopback it needs `authentication`.
     pub admin_listen: Option<SocketAddr>,
     /// Who authenticates requests: `none` (default), `tokens` or `jwt`, which the runner checks, or `in_front`, something between
     /// the clients and this address that lets only authenticated requests through.
@@ -124,10 +125,13 @@ impl Settings {
             .find(|(_, address)| !is_loopback(address.ip()))
     }
 
-    /// The address of a listener of its own for operators, if there is one.
+    /// The address of the listener for operators; `None` where the manifest gives it that of `listen`, which then serves both.
     #[must_use]
     pub fn own_admin_listen(&self) -> Option<SocketAddr> {
-        self.admin_listen.filter(|address| *address != self.listen)
+        match self.admin_listen {
+            Some(address) => Some(address).filter(|address| *address != self.listen),
+            None => Some((Ipv4Addr::LOCALHOST, behind(self.listen.port())).into()),
+        }
     }
 
     /// Finds files beside the manifest.
@@ -216,8 +220,17 @@ impl Settings {
     }
 }
 
+/// The port that operators use where none is said. The system chooses both, or none.
+const fn behind(port: u16) -> u16 {
+    match port {
+        0 => 0,
+        u16::MAX => u16::MAX - 1,
+        port => port + 1,
+    }
+}
+
 /// Whether only this machine can send to the address.
-fn is_loopback(address: IpAddr) -> bool {
+pub(super) fn is_loopback(address: IpAddr) -> bool {
     address.to_canonical().is_loopback()
 }
 
@@ -269,6 +282,30 @@ mod tests {
             tokens.tokens_file = None;
             assert!(tokens.check().is_err(), "{listen}");
         }
+    }
+
+    #[test]
+    fn operators_have_a_loopback_address_of_their_own_unless_the_manifest_says_otherwise() {
+        let own = |listen: &str, admin: Option<&str>| {
+            let settings = Settings {
+                listen: listen.parse().expect("an address"),
+                admin_listen: admin.map(|admin| admin.parse().expect("an address")),
+                ..Settings::default()
+            };
+            settings.own_admin_listen().map(|address| address.to_string())
+        };
+        for (listen, admin) in [
+            ("127.0.0.1:8080", "127.0.0.1:8081"),
+            ("0.0.0.0:9000", "127.0.0.1:9001"),
+            ("[::]:9000", "127.0.0.1:9001"),
+            ("127.0.0.1:0", "127.0.0.1:0"),
+            ("127.0.0.1:65535", "127.0.0.1:65534"),
+        ] {
+            assert_eq!(own(listen, None).as_deref(), Some(admin), "{listen}");
+        }
+        let (a, b) = ("10.0.0.1:80", "10.0.0.1:81");
+        assert_eq!(own(a, Some(b)).as_deref(), Some(b));
+        assert_eq!(own(a, Some(a)), None, "one listener for both");
     }
 
     fn tls(client_ca_file: Option<&str>) -> TlsSettings {

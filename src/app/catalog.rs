@@ -3,8 +3,12 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::definitions::{Files, Read};
+use super::streams;
+use crate::config::Manifest;
 use crate::effects::Consumer;
 use crate::kernel::definition::{Definition, DefinitionSet, EffectDefinition};
+use crate::kernel::input::SourceStream;
+use crate::ports::control::JobVerb;
 use crate::telemetry::Metrics;
 
 /// The definitions in force. Readers take a snapshot; a change replaces the whole.
@@ -61,10 +65,27 @@ impl InForce {
         for definition in self.sagas.iter_active() {
             let hash = definition.hash.to_string();
             metrics.saga_activated(definition.name.as_str());
+            if definition.schedule.is_some() {
+                metrics.schedule_activated(definition.name.as_str());
+            }
             metrics
                 .definitions_active
                 .with_label_values(&[definition.name.as_str(), hash.as_str()])
                 .set(1);
         }
     }
+}
+
+/// Series of what the manifest names are there from the start, so that an alert sees the first increase.
+pub(super) fn begin_series(manifest: &Manifest, metrics: &Metrics) {
+    for tenant in manifest.tenant_list().into_iter().flatten() {
+        metrics.tenant_inputs(tenant.as_str(), 0, manifest.shard.metric_tenants);
+    }
+    if !manifest.mode.runs_sagas() {
+        return;
+    }
+    for stream in SourceStream::ALL {
+        metrics.stream_known(streams::name(manifest, stream));
+    }
+    metrics.jobs_known(&JobVerb::ALL.map(JobVerb::as_str));
 }

@@ -22,7 +22,7 @@ use crate::mdbx;
 use crate::ports::broker::{Expect, Message, Publication, PublishError};
 use crate::ports::control::{
     BreakerForce, BreakerView, ControlError, DefinitionInfo, DrainStarted, Forced, Health, Info, NodeControl,
-    Published, Readiness, ReloadError, Reloaded, Tenants, rfc3339,
+    Published, RatesView, Readiness, ReloadError, Reloaded, Tenants, rfc3339,
 };
 use crate::ports::forwarding::Forwarding;
 use crate::storage::StorageError;
@@ -88,6 +88,10 @@ impl NodeControl for Node {
 
     async fn health(&self) -> Health {
         readiness::health(self).await
+    }
+
+    fn rates(&self) -> RatesView {
+        self.rates.view(&self.metrics, self.clock.now())
     }
 
     fn metrics(&self) -> String {

@@ -47,7 +47,11 @@ pub(super) fn tls(settings: &api::Settings, clock: &Arc<dyn Clock>) -> Result<Op
     Ok(Some(Arc::new(opened?)))
 }
 
-fn check_private(key: &'static str, path: &Path) -> Result<(), ConfigError> {
+/// Refuses a file of secrets that every user of the machine may read.
+///
+/// # Errors
+/// [`ConfigError::OpenToEverybody`].
+pub(super) fn check_private(key: &'static str, path: &Path) -> Result<(), ConfigError> {
     match open_to_everybody(path) {
         None => Ok(()),
         Some(wrong) => Err(ConfigError::OpenToEverybody {

@@ -13,11 +13,13 @@ use super::adapters::{Adapters, SystemAdapters};
 use super::node::Node;
 use super::ownership::Adoption;
 use super::{
-    StartError, SystemClock, audit, beside, credentials, definitions, last_good, reload, runtime, spans,
+    StartError, SystemClock, audit, beside, credentials, definitions, last_good, rates, reload, runtime,
+    spans,
 };
+use crate::api::auth::Door;
 use crate::api::endpoints::Place;
 use crate::api::tls::Tls;
-use crate::api::{self, ApiState, ForwardBounds};
+use crate::api::{self, ApiState, ForwardBounds, ForwardOwner};
 use crate::config::Manifest;
 use crate::effects::Registry;
 use crate::ports::clock::Clock;
@@ -92,34 +94,21 @@ async fn serve(
     install_tls_provider();
     let (loaded, refused) = loaded(&manifest)?;
     let listeners = Listeners::bind(&manifest.http).await?;
+    listeners.tell();
     let door = credentials::door(&manifest.http, &clock)?;
     let tls = credentials::tls(&manifest.http, &clock)?;
     let drain_timeout = manifest.drain_timeout.duration();
-    let (settings, tenancy) = (manifest.http.clone(), manifest.tenancy());
-    let cluster = manifest.cluster.clone();
-    let tenants = manifest.tenant_list().map(Into::into);
+    let (settings, cluster) = (manifest.http.clone(), manifest.cluster.clone());
     let api_clock = Arc::clone(&clock);
     let node = Node::with_adapters(manifest, loaded, clock, Arc::new(Metrics::new()), adapters)?;
     let (collector, keeper) = (spans::begin(&node)?, audit::begin(&node));
     node.adopt(adoption);
+    node.hearing.expect();
     if let Some(error) = refused {
         reload::refused_at_start(&node, error);
     }
     let stop_http = CancellationToken::new();
-    let api = ApiState {
-        control: Arc::clone(&node) as Arc<dyn Control>,
-        tenancy,
-        tenants,
-        door: Arc::new(door),
-        clock: api_clock,
-        metrics: Arc::clone(&node.metrics),
-        accept_events: settings.accept_events,
-        waits: Arc::new(Semaphore::new(settings.waits_max.min(Semaphore::MAX_PERMITS))),
-        streams: Arc::new(Semaphore::new(settings.streams_max.min(Semaphore::MAX_PERMITS))),
-        wait_max: settings.wait_max.duration(),
-        request_timeout: settings.request_timeout.duration(),
-        forwarding: bounds(&settings, &cluster),
-    };
+    let api = state(&node, door, api_clock, listeners.admin_address());
     let forwarded = Forwarded {
         state: api.clone(),
         settings: settings.clone(),
@@ -141,6 +130,7 @@ async fn serve(
     match begun {
         Ok(Begun::Running) => {
             forwarded.listen(&node, &stop_http);
+            rates::begin(&node);
             tokio::select! {
                 () = serve_until_told(&node, &mut signals) => {}
                 () = beside::watch(Arc::clone(&node)), if what_beside == Beside::Developer => {}
@@ -253,11 +243,30 @@ struct Listeners {
 impl Listeners {
     async fn bind(settings: &api::Settings) -> Result<Self, StartError> {
         let admin = match settings.own_admin_listen() {
-            Some(address) => Some(bind("http.admin_listen", address).await?),
+            Some(address) => {
+                let key = match settings.admin_listen {
+                    Some(_) => "http.admin_listen",
+                    None => "http.admin_listen (not set, so behind the port of http.listen)",
+                };
+                Some(bind(key, address).await?)
+            }
             None => None,
         };
         let tenants = bind("http.listen", settings.listen).await?;
         Ok(Self { tenants, admin })
+    }
+
+    /// The address of operators, if it is one of its own.
+    fn admin_address(&self) -> Option<SocketAddr> {
+        self.admin.as_ref()?.local_addr().ok()
+    }
+
+    /// Logs where the API is reached: the system may have chosen the ports.
+    fn tell(&self) {
+        let address = |listener: &TcpListener| listener.local_addr().ok().map(|address| address.to_string());
+        let tenants = address(&self.tenants);
+        let admin = self.admin.as_ref().map_or_else(|| tenants.clone(), address);
+        tracing::info!(listen = tenants, admin_listen = admin, "the API listens");
     }
 }
 
@@ -282,7 +291,7 @@ struct Forwarded {
 
 impl Forwarded {
     /// Begins to answer them, where this process has shards and others can reach it.
-    fn listen(self, node: &Node, stop: &CancellationToken) {
+    fn listen(self, node: &Arc<Node>, stop: &CancellationToken) {
         let Some(way) = node.forwarded() else { return };
         let router = api::router(
             self.state,
@@ -290,11 +299,32 @@ impl Forwarded {
             Place::Tenants,
             panics(node.tasks.clone()),
         );
-        let (stop, of) = (stop.clone(), "of forwarded requests");
+        let (stop, of, owner) = (stop.clone(), "of forwarded requests", Arc::clone(node));
         node.tasks.keep(Task::Http, of, move || {
-            let (way, cluster, router) = (Arc::clone(&way), self.cluster.clone(), router.clone());
-            api::serve_forwarded(way, cluster, router, self.settings.clone(), stop.clone())
+            let (cluster, router) = (self.cluster.clone(), router.clone());
+            let ways = (Arc::clone(&way), Arc::clone(&owner) as Arc<dyn ForwardOwner>);
+            api::serve_forwarded(ways, cluster, router, self.settings.clone(), stop.clone())
         });
+    }
+}
+
+/// What the handlers of the API can reach. `clock` is that of the machine.
+fn state(node: &Arc<Node>, door: Door, clock: Arc<dyn Clock>, admin_address: Option<SocketAddr>) -> ApiState {
+    let settings = &node.manifest.http;
+    ApiState {
+        control: Arc::clone(node) as Arc<dyn Control>,
+        tenancy: node.manifest.tenancy(),
+        tenants: node.manifest.tenant_list().map(Into::into),
+        door: Arc::new(door),
+        clock,
+        metrics: Arc::clone(&node.metrics),
+        accept_events: settings.accept_events,
+        waits: Arc::new(Semaphore::new(settings.waits_max.min(Semaphore::MAX_PERMITS))),
+        streams: Arc::new(Semaphore::new(settings.streams_max.min(Semaphore::MAX_PERMITS))),
+        wait_max: settings.wait_max.duration(),
+        request_timeout: settings.request_timeout.duration(),
+        admin_address,
+        forwarding: bounds(settings, &node.manifest.cluster),
     }
 }
 

@@ -13,12 +13,14 @@ use super::adapters::{Adapters, SystemAdapters};
 use super::catalog::Catalog;
 use super::cluster::Trouble;
 use super::definitions::Read;
+use super::hearing::Hearing;
 use super::ownership::Adoption;
 use super::ownership::claim::{Claimed, Claiming};
 use super::running::{Parts, Running};
 use super::secrets::SecretsError;
 use super::{
-    StartError, archive, audit, cluster, consumers, jobs, migration, reload, secrets, shards, streams,
+    StartError, archive, audit, catalog, cluster, consumers, jobs, migration, rates, reload, secrets, shards,
+    streams,
 };
 use crate::broker_clock::BrokerClock;
 use crate::config::{Manifest, secret};
@@ -67,6 +69,10 @@ pub struct Node {
     pub(super) drain: CancellationToken,
     /// Why it does not run yet.
     waiting_for: Mutex<String>,
+    /// What happened in the last hour.
+    pub(super) rates: rates::Kept,
+    /// Whether forwarded requests are heard.
+    pub(super) hearing: Hearing,
     /// What the operator gives up at this start.
     adoption: OnceLock<Adoption>,
     /// The shards that are opened at the start, where that is not all of them.
@@ -132,6 +138,7 @@ impl Node {
             migrations: Mutex::default(),
             me: Weak::clone(me),
             tasks: adapters.tasks(&metrics, &clock),
+            rates: rates::Kept::new(&metrics, started),
             metrics,
             clock,
             broker_clock,
@@ -146,6 +153,7 @@ impl Node {
             draining: AtomicBool::new(false),
             drain: CancellationToken::new(),
             waiting_for: Mutex::new("starting".to_owned()),
+            hearing: Hearing::default(),
             adoption: OnceLock::new(),
             first: OnceLock::new(),
         }))
@@ -230,6 +238,7 @@ impl Node {
         });
         let in_force = self.catalog.now();
         in_force.show(&self.metrics);
+        catalog::begin_series(&self.manifest, &self.metrics);
         reload::keep(self, Arc::clone(&in_force.files)).await;
         tracing::info!(
             cluster = self.manifest.cluster,

@@ -45,6 +45,9 @@ pub(super) async fn ready(node: &Node) -> Readiness {
                 }
             }
             reasons.extend(unstored(node));
+            if node.is_deaf() {
+                reasons.push("requests that other processes forward are not heard".to_owned());
+            }
         }
     }
     Readiness {

@@ -1,5 +1,6 @@
 //! Sends the spans of the process to a collector, beside all work.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,11 +9,14 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::StartError;
+use super::credentials::check_private;
 use super::node::Node;
 use crate::otlp::{Collector, Origin};
 use crate::tasks::Task;
 use crate::telemetry::Metrics;
 
+/// The key of the manifest with the credentials of the collector.
+const HEADERS_KEY: &str = "telemetry.otlp.headers_file";
 /// How often spans are sent.
 const EVERY: Duration = Duration::from_secs(1);
 /// Spans of one request.
@@ -29,7 +33,7 @@ pub(super) struct Sender {
 /// Collects spans from now on and sends them, if the manifest says where.
 ///
 /// # Errors
-/// [`StartError::Telemetry`]: the settings cannot be used.
+/// [`StartError::Telemetry`]: the settings cannot be used; [`ConfigError::OpenToEverybody`] for the file of headers.
 pub(super) fn begin(node: &Node) -> Result<Option<Sender>, StartError> {
     let (manifest, metrics) = (&node.manifest, &node.metrics);
     let Some(settings) = &manifest.telemetry.otlp else {
@@ -40,6 +44,10 @@ pub(super) fn begin(node: &Node) -> Result<Option<Sender>, StartError> {
         version: env!("CARGO_PKG_VERSION"),
     };
     let (file, timeout) = (settings.headers_file.clone(), settings.timeout.duration());
+    if let Some(path) = &file {
+        check_private(HEADERS_KEY, path)?;
+    }
+    let secret = file.clone();
     let mut collector =
         Collector::new(&settings.endpoint, file, timeout, origin).map_err(StartError::Telemetry)?;
     let dropped = metrics.spans_dropped.with_label_values(&["queue"]);
@@ -56,7 +64,7 @@ pub(super) fn begin(node: &Node) -> Result<Option<Sender>, StartError> {
                 () = told.cancelled() => true,
                 () = tokio::time::sleep(EVERY) => false,
             };
-            send(&mut collector, &metrics).await;
+            send(&mut collector, secret.as_deref(), &metrics).await;
             if stops {
                 return;
             }
@@ -66,7 +74,7 @@ pub(super) fn begin(node: &Node) -> Result<Option<Sender>, StartError> {
 }
 
 /// Sends what waits, batch by batch.
-async fn send(collector: &mut Collector, metrics: &Metrics) {
+async fn send(collector: &mut Collector, headers: Option<&Path>, metrics: &Metrics) {
     loop {
         let batch = metrics.spans.take(BATCH);
         if batch.is_empty() {
@@ -78,7 +86,11 @@ async fn send(collector: &mut Collector, metrics: &Metrics) {
             Err(error) => {
                 metrics.spans_dropped.with_label_values(&["export"]).inc_by(count);
                 tracing::debug!(error, count, "the collector of traces did not take spans");
-                if let Err(error) = collector.read_headers() {
+                let private = headers.map_or(Ok(()), |path| check_private(HEADERS_KEY, path));
+                let read = private
+                    .map_err(|error| error.to_string())
+                    .and_then(|()| collector.read_headers());
+                if let Err(error) = read {
                     tracing::warn!(
                         error,
                         "the headers for the collector of traces cannot be read; the known ones stay in use"

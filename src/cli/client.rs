@@ -1,5 +1,6 @@
 //! A client of the HTTP API, for commands that ask a running process.
 
+use std::cell::OnceCell;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,7 +9,9 @@ use clap::Args;
 use reqwest::StatusCode;
 use serde_json::Value;
 
+use super::output::OutputArguments;
 use super::profile::{Profile, Profiles};
+use super::server_events::{Reading, ServerEvent};
 use crate::app::diagnostics::plain;
 use crate::app::exit::{self, Failure};
 use crate::clients::tls::client_config;
@@ -25,6 +28,8 @@ const TELL_EVERY: Duration = Duration::from_secs(5);
 
 /// Where no URL is given.
 const URL: &str = "http://127.0.0.1:8080";
+/// The code of an answer that names another address.
+const ON_ADMIN_ADDRESS: &str = "SR0525";
 /// The variable with a token; a flag would show it in the list of processes.
 const TOKEN: &str = "SAGA_RUNNER_TOKEN";
 
@@ -34,7 +39,7 @@ pub struct ServerArguments {
     /// URL of the HTTP API of a runner; default: that of the profile, else http://127.0.0.1:8080.
     #[arg(long, env = "SAGA_RUNNER_URL", value_name = "URL", value_parser = base_url)]
     url: Option<String>,
-    /// URL of its admin API; default: that of the profile, else the same as --url.
+    /// URL of its admin API; default: that of the profile, else the port that the runner at --url names, else the same as --url.
     #[arg(long, env = "SAGA_RUNNER_ADMIN_URL", value_name = "URL", value_parser = base_url)]
     admin_url: Option<String>,
     /// File with the bearer token; default: SAGA_RUNNER_TOKEN, else the file of the profile.
@@ -58,6 +63,17 @@ pub struct TenantArguments {
     /// Tenant; default: that of the profile. Not needed if the runner serves one tenant, or runs without tenants.
     #[arg(long, env = "SAGA_RUNNER_TENANT", value_name = "NAME")]
     tenant: Option<String>,
+}
+
+/// What commands about the things of a tenant have in common: how they print, whose things they are, and who answers.
+#[derive(Debug, Clone, Args)]
+pub struct CommonArguments {
+    #[command(flatten)]
+    pub output: OutputArguments,
+    #[command(flatten)]
+    pub tenant: TenantArguments,
+    #[command(flatten)]
+    pub server: ServerArguments,
 }
 
 /// Reads the URL of a runner.
@@ -84,11 +100,18 @@ pub fn escaped(name: &str) -> String {
 
 pub struct Client {
     base: String,
-    admin: String,
+    /// Found out when it is needed first, where nobody names it.
+    admin: OnceCell<String>,
     tenant: Option<String>,
     token: Option<String>,
     http: reqwest::Client,
     runtime: tokio::runtime::Runtime,
+}
+
+/// Whether a path is on the listener of operators.
+fn is_of_operators(path: &str) -> bool {
+    let path = path.split('?').next().unwrap_or_default();
+    path.starts_with("/admin/") || ["/health", "/info", "/metrics"].contains(&path)
 }
 
 impl Client {
@@ -120,17 +143,16 @@ impl Client {
                 (base.unwrap_or_else(|| URL.to_owned()), admin)
             }
         };
-        let admin = admin.unwrap_or_else(|| base.clone());
         let token = token(server, &profile)?;
         if token.is_some() {
             safe_for_tokens(&base)?;
-            safe_for_tokens(&admin)?;
+            admin.as_deref().map_or(Ok(()), safe_for_tokens)?;
         }
         let unusable = |message: String| Failure::new(exit::CONFIG, message);
         let tls = profile.tls.read().map_err(unusable)?;
         Ok(Self {
             base,
-            admin,
+            admin: admin.map_or_else(OnceCell::new, OnceCell::from),
             tenant: profile.tenant,
             token,
             http: reqwest::Client::builder()
@@ -150,7 +172,13 @@ impl Client {
         if let Some(tenant) = named.tenant.as_ref().or(self.tenant.as_ref()) {
             return Ok(format!("/v1/tenants/{}", escaped(tenant)));
         }
-        let info = self.get("/info")?;
+        let info = self.get("/info").map_err(|failure| {
+            let more = "the runner was asked for its tenants: choose one with --tenant or SAGA_RUNNER_TENANT";
+            Failure {
+                message: format!("{}; {more}", failure.message),
+                ..failure
+            }
+        })?;
         let several = |which: &str| {
             let message =
                 format!("this runner serves {which}; choose one with --tenant or SAGA_RUNNER_TENANT");
@@ -282,7 +310,10 @@ impl Client {
     }
 
     fn no_answer(&self, error: &reqwest::Error) -> Failure {
-        let message = told(&format!("no answer from {}", self.base), error);
+        let asked = error
+            .url()
+            .map_or_else(|| self.base.clone(), |url| url.origin().ascii_serialization());
+        let message = told(&format!("no answer from {asked}"), error);
         Failure::new(exit::UNAVAILABLE, message)
     }
 
@@ -295,12 +326,29 @@ impl Client {
 
     /// Where a path is.
     fn address(&self, path: &str) -> String {
-        let base = if path.starts_with("/admin/") || path == "/health" {
-            &self.admin
+        let base = if is_of_operators(path) {
+            self.admin.get_or_init(|| self.find_admin())
         } else {
             &self.base
         };
         format!("{base}{path}")
+    }
+
+    /// Where the endpoints of operators are. The runner at `base` has them too, or names the port of its machine where they are.
+    fn find_admin(&self) -> String {
+        let asked = async {
+            let response = self.http.get(format!("{}/info", self.base)).send().await?;
+            response.text().await
+        };
+        let told = self.runtime.block_on(asked).unwrap_or_default();
+        let told: Value = serde_json::from_str(&told).unwrap_or_default();
+        let port = told["admin_port"]
+            .as_u64()
+            .and_then(|port| u16::try_from(port).ok());
+        // What goes wrong is told by the request that follows.
+        port.filter(|_| told["code"] == ON_ADMIN_ADDRESS)
+            .and_then(|port| at_port(&self.base, port))
+            .unwrap_or_else(|| self.base.clone())
     }
 
     fn send(&self, request: reqwest::RequestBuilder) -> Result<Value, Failure> {
@@ -359,7 +407,11 @@ impl Client {
         let json = serde_json::from_str::<Value>(body).ok();
         let told = json.as_ref().and_then(|json| json["detail"].as_str());
         let mut failure = Failure::new(
-            exit_code(status),
+            if json.as_ref().is_some_and(|json| json["code"] == ON_ADMIN_ADDRESS) {
+                exit::USAGE
+            } else {
+                exit_code(status)
+            },
             told.map_or_else(|| format!("{} answers {status}", self.base), str::to_owned),
         );
         let errors = json.as_ref().and_then(|json| json["errors"].as_array());
@@ -371,49 +423,6 @@ impl Client {
             failure.frames.push_str(&finding_line(finding));
         }
         failure
-    }
-}
-
-/// A server-sent event.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct ServerEvent {
-    pub id: Option<String>,
-    pub name: String,
-    pub data: String,
-}
-
-/// Puts server-sent events together from the pieces in which they come.
-#[derive(Debug, Default)]
-struct Reading {
-    rest: Vec<u8>,
-    event: ServerEvent,
-}
-
-impl Reading {
-    fn take(&mut self, chunk: &[u8]) -> Vec<ServerEvent> {
-        self.rest.extend_from_slice(chunk);
-        let mut events = Vec::new();
-        while let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = self.rest.drain(..=end).collect();
-            let line = String::from_utf8_lossy(&line[..end]);
-            let line = line.trim_end_matches('\r');
-            if line.is_empty() {
-                let event = std::mem::take(&mut self.event);
-                if !event.data.is_empty() {
-                    events.push(event);
-                }
-                continue;
-            }
-            let (field, value) = line.split_once(':').unwrap_or((line, ""));
-            let value = value.strip_prefix(' ').unwrap_or(value);
-            match field {
-                "id" => self.event.id = Some(value.to_owned()),
-                "event" => value.clone_into(&mut self.event.name),
-                "data" => self.event.data.push_str(value),
-                _ => {}
-            }
-        }
-        events
     }
 }
 
@@ -443,13 +452,24 @@ fn legal(token: String, place: &str) -> Result<String, Failure> {
     Ok(token)
 }
 
+/// Whether the URL is one of this machine.
+fn is_here(url: &reqwest::Url) -> bool {
+    let host = url.host_str().unwrap_or_default();
+    let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
+    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+}
+
+/// The same URL with another port, where it is one of this machine.
+fn at_port(url: &str, port: u16) -> Option<String> {
+    let mut url = reqwest::Url::parse(url).ok().filter(is_here)?;
+    url.set_port(Some(port)).ok()?;
+    Some(url.as_str().trim_end_matches('/').to_owned())
+}
+
 /// A reader of a connection without TLS could use the token.
 fn safe_for_tokens(url: &str) -> Result<(), Failure> {
     let parsed = reqwest::Url::parse(url).map_err(Failure::software)?;
-    let host = parsed.host_str().unwrap_or_default();
-    let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
-    let is_here = host == "localhost" || address.is_ok_and(|address| address.is_loopback());
-    if parsed.scheme() == "https" || is_here {
+    if parsed.scheme() == "https" || is_here(&parsed) {
         return Ok(());
     }
     let message = format!("{url}: a token is sent to another machine by https only");
@@ -516,25 +536,27 @@ mod tests {
     }
 
     #[test]
-    fn events_are_put_together_from_pieces_and_comments_are_none() {
-        let mut reading = Reading::default();
-        assert_eq!(reading.take(b": alive\n\nid: 7\nevent: ent"), []);
-        let events = reading.take(b"ry\ndata: {\"a\": 1}\n\nevent: end\ndata: {}\n\n");
-        assert_eq!(
-            events,
-            [
-                ServerEvent {
-                    id: Some("7".to_owned()),
-                    name: "entry".to_owned(),
-                    data: "{\"a\": 1}".to_owned(),
-                },
-                ServerEvent {
-                    id: None,
-                    name: "end".to_owned(),
-                    data: "{}".to_owned(),
-                }
-            ]
-        );
+    fn another_port_is_taken_of_this_machine_only() {
+        for (url, at) in [
+            ("http://127.0.0.1:8080", Some("http://127.0.0.1:8081")),
+            ("https://localhost:8080", Some("https://localhost:8081")),
+            ("http://[::1]:8080/below", Some("http://[::1]:8081/below")),
+            ("http://far:8080", None),
+            ("https://10.0.0.1:8080", None),
+        ] {
+            assert_eq!(at_port(url, 8081).as_deref(), at, "{url}");
+        }
+        for (path, is_theirs) in [
+            ("/admin/shards", true),
+            ("/info", true),
+            ("/health", true),
+            ("/metrics?x", true),
+            ("/ready", false),
+            ("/v1/instances", false),
+            ("/information", false),
+        ] {
+            assert_eq!(is_of_operators(path), is_theirs, "{path}");
+        }
     }
 
     #[test]

@@ -2,9 +2,9 @@
 
 use clap::{Args, Subcommand};
 
-use super::client::{Client, ServerArguments, TenantArguments, escaped};
+use super::client::{Client, CommonArguments, escaped};
 use super::confirm::ConfirmArguments;
-use super::output::{Column, OutputArguments};
+use super::output::Column;
 use super::pages::PageArguments;
 use crate::app::exit::Failure;
 use crate::app::out;
@@ -35,11 +35,7 @@ pub struct ListArguments {
     #[command(flatten)]
     page: PageArguments,
     #[command(flatten)]
-    output: OutputArguments,
-    #[command(flatten)]
-    tenant: TenantArguments,
-    #[command(flatten)]
-    server: ServerArguments,
+    common: CommonArguments,
 }
 
 #[derive(Debug, Args)]
@@ -47,11 +43,7 @@ pub struct LetterArguments {
     /// Id of the dead letter, as the list prints it.
     id: String,
     #[command(flatten)]
-    output: OutputArguments,
-    #[command(flatten)]
-    tenant: TenantArguments,
-    #[command(flatten)]
-    server: ServerArguments,
+    common: CommonArguments,
 }
 
 #[derive(Debug, Args)]
@@ -66,9 +58,9 @@ pub fn dead_letter(command: &DeadLetterCommand) -> Result<(), Failure> {
     match command {
         DeadLetterCommand::List(arguments) => list(arguments),
         DeadLetterCommand::Show(letter) => {
-            let client = Client::new(&letter.server)?;
+            let client = Client::new(&letter.common.server)?;
             let shown = client.get(&letter.path(&client)?)?;
-            letter.output.object(FIELDS, &shown)
+            letter.common.output.object(FIELDS, &shown)
         }
         DeadLetterCommand::Retry(letter) => decide(letter, "retry"),
         DeadLetterCommand::Discard(DiscardArguments { confirm, letter }) => {
@@ -84,13 +76,13 @@ pub fn dead_letter(command: &DeadLetterCommand) -> Result<(), Failure> {
 
 impl LetterArguments {
     fn path(&self, client: &Client) -> Result<String, Failure> {
-        let tenant = client.tenant_path(&self.tenant)?;
+        let tenant = client.tenant_path(&self.common.tenant)?;
         Ok(format!("{tenant}/dead-letters/{}", escaped(&self.id)))
     }
 }
 
 fn decide(letter: &LetterArguments, verb: &str) -> Result<(), Failure> {
-    let client = Client::new(&letter.server)?;
+    let client = Client::new(&letter.common.server)?;
     let path = format!("{}/{verb}", letter.path(&client)?);
     client.post(&path)?;
     let done = if verb == "retry" {
@@ -103,8 +95,8 @@ fn decide(letter: &LetterArguments, verb: &str) -> Result<(), Failure> {
 }
 
 fn list(arguments: &ListArguments) -> Result<(), Failure> {
-    let client = Client::new(&arguments.server)?;
-    let path = format!("{}/dead-letters", client.tenant_path(&arguments.tenant)?);
+    let client = Client::new(&arguments.common.server)?;
+    let path = format!("{}/dead-letters", client.tenant_path(&arguments.common.tenant)?);
     let filters = [
         ("saga", &arguments.saga),
         ("key", &arguments.key),
@@ -114,7 +106,7 @@ fn list(arguments: &ListArguments) -> Result<(), Failure> {
         .into_iter()
         .filter_map(|(name, wanted)| Some((name, wanted.clone()?)));
     let answer = arguments.page.ask(&client, &path, &filters.collect::<Vec<_>>())?;
-    arguments.output.list(COLUMNS, &answer)
+    arguments.common.output.list(COLUMNS, &answer)
 }
 
 const COLUMNS: &[Column] = &[

@@ -12,7 +12,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 
 use self::wait::WaitArguments;
-use super::client::{Client, ServerArguments, TenantArguments, escaped};
+use super::client::{Client, CommonArguments, escaped};
 use super::confirm::ConfirmArguments;
 use super::output::{Column, Mood, OutputArguments};
 use super::queries::{self, HistoryArguments, WhyArguments};
@@ -88,11 +88,7 @@ pub struct NameArguments {
     /// Key of the instance.
     key: String,
     #[command(flatten)]
-    pub(super) output: OutputArguments,
-    #[command(flatten)]
-    tenant: TenantArguments,
-    #[command(flatten)]
-    pub(super) server: ServerArguments,
+    pub(super) common: CommonArguments,
 }
 
 /// A request to an instance.
@@ -195,9 +191,11 @@ pub fn instance(command: &InstanceCommand) -> Result<(), Failure> {
         InstanceCommand::List(arguments) => list::list(arguments),
         InstanceCommand::Count(arguments) => list::count(arguments),
         InstanceCommand::Show(name) => {
-            let client = Client::new(&name.server)?;
+            let client = Client::new(&name.common.server)?;
             let shown = client.get(&name.path(&client)?)?;
-            name.output.shown(&shown, || show(name.output, &shown))
+            name.common
+                .output
+                .shown(&shown, || show(name.common.output, &shown))
         }
         InstanceCommand::Why(arguments) => queries::why(arguments),
         InstanceCommand::History(arguments) => queries::history(arguments),
@@ -366,7 +364,7 @@ enum Asks<'v> {
 
 fn request(request: &RequestArguments, asks: Asks<'_>, body: Value) -> Result<(), Failure> {
     let name = &request.name;
-    let client = Client::new(&name.server)?;
+    let client = Client::new(&name.common.server)?;
     let path = name.path(&client)?;
     let (path, is_deletion) = match asks {
         Asks::Verb(verb) => (format!("{path}/{verb}"), false),
@@ -382,7 +380,7 @@ fn request(request: &RequestArguments, asks: Asks<'_>, body: Value) -> Result<()
     };
     let outcome = &stored["outcome"];
     if outcome.is_object() {
-        name.output.object(OUTCOME, &stored)?;
+        name.common.output.object(OUTCOME, &stored)?;
         return wait::judged(outcome);
     }
     let unchecked = if stored["checked"] == false {
@@ -396,12 +394,12 @@ fn request(request: &RequestArguments, asks: Asks<'_>, body: Value) -> Result<()
         "`saga-runner instance show` shows the outcome in the history"
     };
     out::note(format_args!("request stored{unchecked}; {where_told}"));
-    name.output.object(STORED, &stored)
+    name.common.output.object(STORED, &stored)
 }
 
 impl NameArguments {
     pub(super) fn path(&self, client: &Client) -> Result<String, Failure> {
-        let tenant = client.tenant_path(&self.tenant)?;
+        let tenant = client.tenant_path(&self.common.tenant)?;
         let (saga, key) = (escaped(&self.saga), escaped(&self.key));
         Ok(format!("{tenant}/sagas/{saga}/instances/{key}"))
     }

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Map, Value, json};
 
-use super::client::{Client, ServerArguments, TenantArguments, escaped};
+use super::client::{Client, CommonArguments, escaped};
 use super::confirm::ConfirmArguments;
 use super::instance::SelectionArguments;
 use super::output::{Column, Mood, OutputArguments};
@@ -96,21 +96,13 @@ pub struct StartArguments {
     #[command(flatten)]
     confirm: ConfirmArguments,
     #[command(flatten)]
-    output: OutputArguments,
-    #[command(flatten)]
-    tenant: TenantArguments,
-    #[command(flatten)]
-    server: ServerArguments,
+    common: CommonArguments,
 }
 
 #[derive(Debug, Args)]
 pub struct ListArguments {
     #[command(flatten)]
-    output: OutputArguments,
-    #[command(flatten)]
-    tenant: TenantArguments,
-    #[command(flatten)]
-    server: ServerArguments,
+    common: CommonArguments,
 }
 
 #[derive(Debug, Args)]
@@ -118,11 +110,7 @@ pub struct NameArguments {
     /// Id of the job.
     id: String,
     #[command(flatten)]
-    output: OutputArguments,
-    #[command(flatten)]
-    tenant: TenantArguments,
-    #[command(flatten)]
-    server: ServerArguments,
+    common: CommonArguments,
 }
 
 #[derive(Debug, Args)]
@@ -149,14 +137,14 @@ pub fn job(command: &JobCommand) -> Result<(), Failure> {
     match command {
         JobCommand::Start(arguments) => start(arguments),
         JobCommand::List(arguments) => {
-            let client = Client::new(&arguments.server)?;
-            let answer = client.get(&format!("{}/jobs", client.tenant_path(&arguments.tenant)?))?;
-            arguments.output.list(COLUMNS, &answer)
+            let client = Client::new(&arguments.common.server)?;
+            let answer = client.get(&format!("{}/jobs", client.tenant_path(&arguments.common.tenant)?))?;
+            arguments.common.output.list(COLUMNS, &answer)
         }
         JobCommand::Show(name) => {
-            let client = Client::new(&name.server)?;
+            let client = Client::new(&name.common.server)?;
             let shown = client.get(&name.path(&client)?)?;
-            show(name.output, &shown)
+            show(name.common.output, &shown)
         }
         JobCommand::Pause(arguments) => tell(arguments, "pause"),
         JobCommand::Resume(arguments) => tell(arguments, "resume"),
@@ -165,13 +153,13 @@ pub fn job(command: &JobCommand) -> Result<(), Failure> {
 }
 
 fn start(arguments: &StartArguments) -> Result<(), Failure> {
-    let client = Client::new(&arguments.server)?;
-    let path = format!("{}/jobs", client.tenant_path(&arguments.tenant)?);
+    let client = Client::new(&arguments.common.server)?;
+    let path = format!("{}/jobs", client.tenant_path(&arguments.common.tenant)?);
     let mut body = arguments.body();
     body["dry_run"] = json!(true);
     if arguments.dry_run {
         let plan = client.post_json(&path, &body)?;
-        return plan_shown(arguments.output, &plan);
+        return plan_shown(arguments.common.output, &plan);
     }
     if !arguments.confirm.is_given() {
         let plan = client.post_json(&path, &body)?;
@@ -190,20 +178,20 @@ fn start(arguments: &StartArguments) -> Result<(), Failure> {
         "job started; `saga-runner job show {}` shows its progress",
         started["id"].as_str().unwrap_or_default()
     ));
-    show(arguments.output, &started)
+    show(arguments.common.output, &started)
 }
 
 fn tell(arguments: &CommandArguments, command: &str) -> Result<(), Failure> {
-    let client = Client::new(&arguments.name.server)?;
+    let client = Client::new(&arguments.name.common.server)?;
     let path = format!("{}/{command}", arguments.name.path(&client)?);
     let body = json!({"by": arguments.by, "reason": arguments.reason});
     let shown = client.post_json(&path, &body)?;
-    show(arguments.name.output, &shown)
+    show(arguments.name.common.output, &shown)
 }
 
 impl NameArguments {
     fn path(&self, client: &Client) -> Result<String, Failure> {
-        let tenant = client.tenant_path(&self.tenant)?;
+        let tenant = client.tenant_path(&self.common.tenant)?;
         Ok(format!("{tenant}/jobs/{}", escaped(&self.id)))
     }
 }

@@ -60,6 +60,9 @@ pub struct OverrideArguments {
     /// Listen address of the HTTP API; overrides `http.listen`.
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
+    /// Listen address of the admin API; overrides `http.admin_listen`.
+    #[arg(long, value_name = "ADDRESS")]
+    admin_listen: Option<SocketAddr>,
     /// Format of the log on standard error; overrides `log.format`.
     #[arg(long, value_name = "FORMAT")]
     log_format: Option<LogFormat>,
@@ -83,12 +86,13 @@ impl OverrideArguments {
     pub fn over_environment(self) -> Overrides {
         let format = self.log_format.and_then(|format| format.to_possible_value());
         let format = format.map(|format| format.get_name().to_owned());
-        let listen = self.listen.map(|address| address.to_string());
+        let shown = |address: Option<SocketAddr>| address.map(|address| address.to_string());
         let flags = environment()
             .flag("--data-dir", "data_dir", self.data_dir)
             .flag("--nats-url", "broker.nats.urls", self.nats_url)
             .flag("--nats-context", "broker.nats.context", self.nats_context)
-            .flag("--listen", "http.listen", listen)
+            .flag("--listen", "http.listen", shown(self.listen))
+            .flag("--admin-listen", "http.admin_listen", shown(self.admin_listen))
             .flag("--log-format", "log.format", format)
             .flag("--log", "log.level", self.log);
         let set = self.set.iter();

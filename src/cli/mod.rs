@@ -26,12 +26,14 @@ pub mod pages;
 mod pending;
 pub mod profile;
 pub mod queries;
+mod rates;
 pub mod reference;
 pub mod replay;
 pub mod run;
 pub mod schedule;
 pub mod schema;
-pub mod shard;
+pub mod server_events;
+mod shard;
 pub mod streams;
 pub mod test;
 pub mod token;
@@ -139,6 +141,8 @@ enum Command {
     /// List, open and close the breakers of a running process.
     #[command(subcommand)]
     Breaker(node::BreakerCommand),
+    /// Print what a running process did in the last hour, minute by minute: inputs, transitions, calls, failures, durations.
+    Rates(rates::RatesArguments),
     /// Drain a running process: it finishes its work in progress and ends.
     Drain(node::DrainArguments),
     /// Reload the definitions of a running process, and print what changed, or the errors.
@@ -217,6 +221,7 @@ pub fn main_with(registry: Registry) -> ExitCode {
         Command::Outbox(command) => pending::outbox(&command),
         Command::Schedule(command) => schedule::schedule(&command),
         Command::Breaker(command) => node::breaker(&command),
+        Command::Rates(arguments) => rates::rates(&arguments),
         Command::Drain(arguments) => node::drain(&arguments),
         Command::Reload(arguments) => node::reload(&arguments),
         Command::Completions(arguments) => reference::completions(&arguments, description()),

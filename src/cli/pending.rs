@@ -2,8 +2,8 @@
 
 use clap::{Args, Subcommand};
 
-use super::client::{Client, ServerArguments, TenantArguments};
-use super::output::{Column, OutputArguments};
+use super::client::{Client, CommonArguments};
+use super::output::Column;
 use super::pages::PageArguments;
 use crate::app::exit::Failure;
 
@@ -39,11 +39,7 @@ pub struct TimerArguments {
     #[command(flatten)]
     page: PageArguments,
     #[command(flatten)]
-    output: OutputArguments,
-    #[command(flatten)]
-    tenant: TenantArguments,
-    #[command(flatten)]
-    server: ServerArguments,
+    common: CommonArguments,
 }
 
 #[derive(Debug, Args)]
@@ -66,17 +62,13 @@ pub struct OutboxArguments {
     #[command(flatten)]
     page: PageArguments,
     #[command(flatten)]
-    output: OutputArguments,
-    #[command(flatten)]
-    tenant: TenantArguments,
-    #[command(flatten)]
-    server: ServerArguments,
+    common: CommonArguments,
 }
 
 pub fn timer(command: &TimerCommand) -> Result<(), Failure> {
     let TimerCommand::List(arguments) = command;
-    let client = Client::new(&arguments.server)?;
-    let path = format!("{}/timers", client.tenant_path(&arguments.tenant)?);
+    let client = Client::new(&arguments.common.server)?;
+    let path = format!("{}/timers", client.tenant_path(&arguments.common.tenant)?);
     let overdue = arguments.overdue.then(|| "true".to_owned());
     let query = given([
         ("saga", arguments.saga.clone()),
@@ -84,13 +76,13 @@ pub fn timer(command: &TimerCommand) -> Result<(), Failure> {
         ("overdue", overdue),
     ]);
     let answer = arguments.page.ask(&client, &path, &query)?;
-    arguments.output.list(TIMERS, &answer)
+    arguments.common.output.list(TIMERS, &answer)
 }
 
 pub fn outbox(command: &OutboxCommand) -> Result<(), Failure> {
     let OutboxCommand::List(arguments) = command;
-    let client = Client::new(&arguments.server)?;
-    let path = format!("{}/outbox", client.tenant_path(&arguments.tenant)?);
+    let client = Client::new(&arguments.common.server)?;
+    let path = format!("{}/outbox", client.tenant_path(&arguments.common.tenant)?);
     let sent = arguments.unsent.then(|| "false".to_owned());
     let query = given([
         ("saga", arguments.saga.clone()),
@@ -100,7 +92,7 @@ pub fn outbox(command: &OutboxCommand) -> Result<(), Failure> {
         ("older_than", arguments.older_than.clone()),
     ]);
     let answer = arguments.page.ask(&client, &path, &query)?;
-    arguments.output.list(OUTBOX, &answer)
+    arguments.common.output.list(OUTBOX, &answer)
 }
 
 fn given<const N: usize>(query: [(&'static str, Option<String>); N]) -> Vec<(&'static str, String)> {

@@ -24,21 +24,21 @@ pub struct HistoryArguments {
 }
 
 pub fn why(arguments: &WhyArguments) -> Result<(), Failure> {
-    let client = Client::new(&arguments.name.server)?;
+    let client = Client::new(&arguments.name.common.server)?;
     let path = arguments.name.path(&client)?;
     let told = client.get(&format!("{path}/why"))?;
-    let output = arguments.name.output;
+    let output = arguments.name.common.output;
     output.shown(&told, || out::line(told["why"].as_str().unwrap_or_default()))
 }
 
 pub fn history(arguments: &HistoryArguments) -> Result<(), Failure> {
-    let client = Client::new(&arguments.name.server)?;
+    let client = Client::new(&arguments.name.common.server)?;
     let path = format!("{}/history", arguments.name.path(&client)?);
     let answer = arguments.page.ask(&client, &path, &[])?;
     if answer["archived"] == true {
         out::note(format_args!("the instance is archived: the archive alone has it"));
     }
-    arguments.name.output.list(COLUMNS, &answer)
+    arguments.name.common.output.list(COLUMNS, &answer)
 }
 
 const COLUMNS: &[Column] = &[

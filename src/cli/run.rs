@@ -106,10 +106,12 @@ fn banner(manifest: &Manifest) {
         "http"
     };
     let base = format!("{scheme}://{}", manifest.http.listen);
+    let admin = manifest.http.own_admin_listen().unwrap_or(manifest.http.listen);
+    let admin = format!("{scheme}://{admin}");
     let kept = std::path::absolute(&manifest.data_dir).unwrap_or_else(|_| manifest.data_dir.clone());
     let (sagas, effects) = (manifest.sagas.display(), manifest.effects.display());
     out::note(format_args!(
-        "saga-runner dev: not for production\n  data      {}\n  API       {base}/info\n  send      curl -X POST {base}/v1/tenants/acme/events -H 'content-type: application/json' -d @event.json\n  look      saga-runner instance list --tenant acme --url {base}\n  edit      {sagas} and {effects}: a changed file is reloaded\nWhat happens to each order follows, a line each.",
+        "saga-runner dev: not for production\n  data      {}\n  API       {base}\n  admin     {admin}/info\n  send      curl -X POST {base}/v1/tenants/acme/events -H 'content-type: application/json' -d @event.json\n  look      saga-runner instance list --tenant acme --url {base}\n  edit      {sagas} and {effects}: a changed file is reloaded\nWhat happens to each order follows, a line each.",
         kept.display()
     ));
 }

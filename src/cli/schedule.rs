@@ -3,8 +3,8 @@
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
-use super::client::{Client, ServerArguments, TenantArguments, escaped};
-use super::output::{Column, OutputArguments, plain};
+use super::client::{Client, CommonArguments, escaped};
+use super::output::{Column, plain};
 use crate::app::exit::Failure;
 
 #[derive(Debug, Subcommand)]
@@ -20,11 +20,7 @@ pub enum ScheduleCommand {
 #[derive(Debug, Args)]
 pub struct ListArguments {
     #[command(flatten)]
-    output: OutputArguments,
-    #[command(flatten)]
-    tenant: TenantArguments,
-    #[command(flatten)]
-    server: ServerArguments,
+    common: CommonArguments,
 }
 
 #[derive(Debug, Args)]
@@ -32,11 +28,7 @@ pub struct NameArguments {
     /// Name of the saga.
     saga: String,
     #[command(flatten)]
-    output: OutputArguments,
-    #[command(flatten)]
-    tenant: TenantArguments,
-    #[command(flatten)]
-    server: ServerArguments,
+    common: CommonArguments,
 }
 
 pub fn schedule(command: &ScheduleCommand) -> Result<(), Failure> {
@@ -48,10 +40,10 @@ pub fn schedule(command: &ScheduleCommand) -> Result<(), Failure> {
 }
 
 fn list(arguments: &ListArguments) -> Result<(), Failure> {
-    let client = Client::new(&arguments.server)?;
-    let path = format!("{}/schedules", client.tenant_path(&arguments.tenant)?);
+    let client = Client::new(&arguments.common.server)?;
+    let path = format!("{}/schedules", client.tenant_path(&arguments.common.tenant)?);
     let answer = client.get(&path)?;
-    arguments.output.list(COLUMNS, &answer)
+    arguments.common.output.list(COLUMNS, &answer)
 }
 
 const COLUMNS: &[Column] = &[
@@ -84,9 +76,9 @@ const FIELDS: &[Column] = &[
 ];
 
 fn order(arguments: &NameArguments, verb: &str) -> Result<(), Failure> {
-    let client = Client::new(&arguments.server)?;
-    let tenant = client.tenant_path(&arguments.tenant)?;
+    let client = Client::new(&arguments.common.server)?;
+    let tenant = client.tenant_path(&arguments.common.tenant)?;
     let path = format!("{tenant}/sagas/{}/schedule/{verb}", escaped(&arguments.saga));
     let shown = client.post(&path)?;
-    arguments.output.object(FIELDS, &shown)
+    arguments.common.output.object(FIELDS, &shown)
 }

@@ -7,8 +7,9 @@ use super::keys::{self, PREFIX};
 use super::sources::Origin;
 
 /// Variables with short names, and the key that each sets.
-const SHORT: [(&str, &str); 4] = [
+const SHORT: [(&str, &str); 5] = [
     ("SAGA_RUNNER_LISTEN", "http.listen"),
+    ("SAGA_RUNNER_ADMIN_LISTEN", "http.admin_listen"),
     ("SAGA_RUNNER_LOG", "log.level"),
     ("SAGA_RUNNER_NATS_URL", "broker.nats.urls"),
     ("SAGA_RUNNER_NATS_CONTEXT", "broker.nats.context"),

@@ -2,16 +2,13 @@
 
 use serde::Deserialize;
 
+use super::version::SERVER_VERSIONS;
 use crate::ports::broker::BrokerError;
-
-/// Oldest server that keeps what it is asked to keep; older ones drop settings without a word.
-pub const SERVER_VERSION_MIN: (u64, u64, u64) = (2, 12, 0);
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
     #[error(
-        "nats-server {version} is too old, found version {version}, expected {}.{}.{} or later; upgrade the server [SR0301]",
-        SERVER_VERSION_MIN.0, SERVER_VERSION_MIN.1, SERVER_VERSION_MIN.2
+        "nats-server {version} is too old, found version {version}, expected {SERVER_VERSIONS}; upgrade the server [SR0301]"
     )]
     Unsupported { version: String },
     #[error("connection settings of nats: {0} [SR0302]")]

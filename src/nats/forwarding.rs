@@ -5,6 +5,9 @@
 //! runner.<cluster>.answer.<random id>    a part; its reply subject is where the next one is asked for, the last one has none
 //! ```
 //!
+//! The process that asks for a next part names a subject for it that nobody else knows. So the parts of one answer come from one process, even
+//! where two have taken the request: what the other one sends is not read.
+//!
 //! The server itself says at once where nobody listens on a subject, to both sides: a process that was killed is no more asked, and
 //! an answer that nobody reads is ended.
 
@@ -44,17 +47,28 @@ impl Forwarding for NatsBroker {
         sent.map_err(|error| not_sent(&error))?;
         Ok(Box::new(NatsAnswer {
             inbox,
+            cluster: cluster.to_owned(),
             more: None,
-            is_over: false,
+            parts: Parts::None,
         }))
     }
 
     async fn listen(&self, cluster: &str) -> Result<Box<dyn Listener>, ForwardingError> {
         let requests = self.link.client.subscribe(requests(cluster)).await;
+        let requests = requests.map_err(|error| ForwardingError::Unavailable(error.to_string()))?;
+        // The server takes what comes over a connection in its order: once it answers this, it knows of the subscription.
+        let mut inbox = Inbox::open(&self.link, cluster).await?;
+        let sent = self
+            .link
+            .client
+            .publish(inbox.subject.clone(), Bytes::new())
+            .await;
+        sent.map_err(|error| not_sent(&error))?;
+        inbox.next(self.link.request_timeout).await?;
         Ok(Box::new(NatsListener {
             link: Arc::clone(&self.link),
             cluster: cluster.to_owned(),
-            requests: requests.map_err(|error| ForwardingError::Unavailable(error.to_string()))?,
+            requests,
         }))
     }
 }
@@ -112,24 +126,47 @@ impl Inbox {
 
 struct NatsAnswer {
     inbox: Inbox,
+    cluster: String,
     /// Where the next part is asked for.
     more: Option<String>,
-    is_over: bool,
+    parts: Parts,
+}
+
+/// Which parts have come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Parts {
+    None,
+    /// The first; the others come to an inbox that only its sender has been told.
+    First,
+    Further,
+    All,
 }
 
 #[async_trait]
 impl Answer for NatsAnswer {
     async fn part(&mut self, patience: Duration) -> Result<Option<Bytes>, ForwardingError> {
-        if self.is_over {
+        if self.parts == Parts::All {
             return Ok(None);
         }
         if let Some(more) = self.more.take() {
-            let asked = self.inbox.link.client.publish(more, Bytes::new()).await;
-            asked.map_err(|error| ForwardingError::Unanswered(error.to_string()))?;
+            let link = Arc::clone(&self.inbox.link);
+            let lost = |why: String| ForwardingError::Unanswered(why);
+            if self.parts == Parts::First {
+                let private = Inbox::open(&link, &self.cluster).await;
+                self.inbox = private.map_err(|error| lost(error.to_string()))?;
+                self.parts = Parts::Further;
+            }
+            let to = self.inbox.subject.clone();
+            let asked = link.client.publish_with_reply(more, to, Bytes::new()).await;
+            asked.map_err(|error| lost(error.to_string()))?;
         }
         let part = self.inbox.next(patience).await?;
         self.more = part.reply.map(|more| more.to_string());
-        self.is_over = self.more.is_none();
+        if self.more.is_none() {
+            self.parts = Parts::All;
+        } else if self.parts == Parts::None {
+            self.parts = Parts::First;
+        }
         Ok(Some(part.payload))
     }
 }
@@ -183,7 +220,12 @@ impl Reply for NatsReply {
         let (to, more) = (self.to.clone(), inbox.subject.clone());
         let sent = self.link.client.publish_with_reply(to, more, part).await;
         sent.map_err(|error| not_sent(&error))?;
-        inbox.next(patience).await.map(drop)
+        let asked = inbox.next(patience).await?;
+        let answers = answers(&self.cluster);
+        if let Some(to) = asked.reply.filter(|to| to.starts_with(&answers)) {
+            self.to = to.to_string();
+        }
+        Ok(())
     }
 
     async fn finish(self: Box<Self>, part: Bytes) -> Result<(), ForwardingError> {

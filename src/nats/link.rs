@@ -15,8 +15,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tracing::{debug, error, info, warn};
 
-use super::error::{ConnectError, SERVER_VERSION_MIN};
+use super::error::ConnectError;
 use super::settings::Settings;
+use super::version;
 
 /// What is known of the connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -226,7 +227,7 @@ impl Monitor {
             }
         }
         let version = self.client.server_info().version;
-        if new_enough(&version) {
+        if version::is_supported(&version) {
             info!(%version, generation, "connected to nats");
             self.good.store(generation, Ordering::Release);
             self.report.send_replace(Status::Ready { version });
@@ -241,37 +242,9 @@ impl Monitor {
     }
 }
 
-/// Compares a version like `2.12.1` or `2.14.0-RC.1` with the floor. What cannot be read is not trusted.
-fn new_enough(version: &str) -> bool {
-    let release = version
-        .trim_start_matches('v')
-        .split(['-', '+'])
-        .next()
-        .unwrap_or_default();
-    let mut parts = release.split('.').map(str::parse::<u64>);
-    let (Some(Ok(major)), Some(Ok(minor)), Some(Ok(patch)), None) =
-        (parts.next(), parts.next(), parts.next(), parts.next())
-    else {
-        return false;
-    };
-    (major, minor, patch) >= SERVER_VERSION_MIN
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn versions_below_the_floor_and_unreadable_ones_are_refused() {
-        for good in ["2.12.0", "2.15.1", "v2.12.3", "3.0.0", "2.14.0-RC.1"] {
-            assert!(new_enough(good), "{good}");
-        }
-        for bad in [
-            "2.9.10", "2.11.99", "1.99.99", "", "2.12", "banana", "2.x.1", "2.12.0.1",
-        ] {
-            assert!(!new_enough(bad), "{bad}");
-        }
-    }
 
     #[test]
     fn attempts_to_reconnect_back_off_within_bounds() {

@@ -23,11 +23,13 @@ mod queue;
 mod reader;
 mod settings;
 mod streams;
+mod version;
 
-pub use error::{ConnectError, SERVER_VERSION_MIN};
+pub use error::ConnectError;
 pub use link::Status;
 pub use queue::ConsumerView;
 pub use settings::{Secret, ServerUrl, Settings};
+pub use version::SERVER_VERSIONS;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -246,7 +246,11 @@ async fn operators_have_a_listener_of_their_own() {
     rig.start().await;
     let there = |path: &str| Answer::of(rig.client.get(format!("http://{own}{path}")));
     for path in ["/info", "/metrics", "/health", "/admin/shards"] {
-        get(&rig, path).await.is_problem(404, "SR0502");
+        let told = get(&rig, path).await.is_problem(404, "SR0525");
+        assert_eq!(
+            told["admin_port"], port,
+            "clients of this machine are told where: {told}"
+        );
         assert_eq!(there(path).await.status, 200, "{path}");
     }
     let path = letters("acme");

@@ -178,8 +178,8 @@ async fn while_no_process_has_the_shards_that_is_said_and_no_timeout_passes() {
     let list = "/v1/tenants/acme/instances";
     get(&asked, list).await.is_problem(503, "SR0521");
     owner.start().await;
-    // It is ready a moment before it hears of forwarded requests.
-    until(&asked, list, |_| true).await;
+    // Who is ready hears what is forwarded.
+    assert_eq!(get(&asked, list).await.status, 200);
     let path = waiting(&asked, "p-1", json!({})).await;
 
     owner.kill();
@@ -426,6 +426,94 @@ async fn decisions_about_letters_schedules_and_versions_are_made_from_every_proc
     );
     let id = migrate.json()["id"].as_str().expect("an id").to_owned();
     same(&owner, &asked, &format!("/v1/migrations/{id}")).await;
+}
+
+/// The process that had the shards went on to answer from its rows, although another one had them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_processes_that_hold_the_shards_to_be_theirs_one_answers() {
+    let (server, upstream) = (NatsServer::start(), unavailable().await);
+    let brief =
+        json!({"ownership": {"renew_every": "100ms", "send_within": "300ms", "take_over_after": "500ms"}});
+    let mut owner = process(&server, "saga", &upstream, brief).await;
+    let mut asked = process(
+        &server,
+        "effect",
+        &upstream,
+        json!({"http": {"forward_timeout": "2s"}}),
+    )
+    .await;
+    owner.start().await;
+    asked.start().await;
+    let list = "/v1/tenants/acme/instances";
+    let path = waiting(&asked, "p-1", json!({})).await;
+    let mut stream = Stream::open(&asked, &format!("{path}/events"), None).await;
+    stream.until(|events| !events.is_empty()).await;
+
+    owner.signal(nix::sys::signal::Signal::SIGSTOP);
+    let stopped = Instant::now();
+    take_over(&server).await;
+    // What the other process would answer.
+    let raw = client(&server).await;
+    let mut requests = raw.subscribe("runner.crash.query.all").await.expect("subscribed");
+    raw.flush().await.expect("sent");
+    let answering = raw.clone();
+    let other = tokio::spawn(async move {
+        while let Some(request) = requests.next().await {
+            let to = request.reply.expect("a way back");
+            let answer = "{\"status\":200,\"headers\":[[\"content-type\",\"application/json\"]]}\n{\"items\":[\"theirs\"]}";
+            answering.publish(to, answer.into()).await.expect("sent");
+        }
+    });
+    // The other one has waited for this.
+    while stopped.elapsed() < Duration::from_millis(500) {
+        assert_eq!(get(&asked, "/live").await.status, 200);
+    }
+    owner.signal(nix::sys::signal::Signal::SIGCONT);
+    let mut answers = 0;
+    let begin = Instant::now();
+    // From the first instant on, also before it knows that the shards are another's.
+    while answers < 20
+        || !get(&owner, "/ready")
+            .await
+            .text
+            .contains("another process owns it")
+    {
+        let told = get(&asked, list).await;
+        assert_eq!(told.json()["items"], json!(["theirs"]), "{told:?}");
+        answers += 1;
+        assert!(begin.elapsed() < Duration::from_mins(1), "{}", owner.log_tail());
+    }
+    other.abort();
+    drop(raw);
+    // Alone it answers nobody, and the server tells who asks.
+    until_gone(&server).await;
+    get(&asked, list).await.is_problem(503, "SR0521");
+    let ended = stream.until(|_| false).await;
+    assert!(
+        ended.iter().all(|(id, _)| id.is_some()),
+        "its watch is cut off, the instance goes on: {ended:?}"
+    );
+}
+
+/// Writes into the records of the shards that another process has them.
+async fn take_over(server: &NatsServer) {
+    let raw = client(server).await;
+    let context = async_nats::jetstream::new(raw);
+    let bucket = context
+        .get_key_value("WORKFLOW_CLUSTER")
+        .await
+        .expect("the bucket");
+    for shard in 0..2 {
+        let key = format!("crash.shard.{shard}");
+        let entry = bucket.entry(&key).await.expect("readable").expect("there");
+        let mut record: Value = serde_json::from_slice(&entry.value).expect("JSON");
+        record["epoch"] = json!(record["epoch"].as_u64().expect("a number") + 1);
+        record["place"]["host"] = json!("elsewhere");
+        bucket
+            .update(&key, record.to_string().into(), entry.revision)
+            .await
+            .expect("nobody renews it");
+    }
 }
 
 /// Sends a message as a process would, and gives the answer: its head and its body.

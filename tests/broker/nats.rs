@@ -217,8 +217,51 @@ async fn a_server_that_comes_later_is_waited_for() {
     within("connect", broker.connected()).await.unwrap();
 }
 
+/// Answers every request with three parts that begin with this letter.
+async fn answering_with(broker: Arc<NatsBroker>, letter: &'static str) {
+    let forwarding = broker.forwarding().unwrap();
+    let mut listener = forwarding.listen("two").await.unwrap();
+    tokio::spawn(async move {
+        while let Some((_, mut reply)) = listener.request().await {
+            tokio::spawn(async move {
+                for part in 1..3 {
+                    // Whoever is not asked for more is not read.
+                    let sent = reply.send(format!("{letter}{part}").into(), Duration::from_secs(1));
+                    if sent.await.is_err() {
+                        return;
+                    }
+                }
+                let _ = reply.finish(format!("{letter}3").into()).await;
+            });
+        }
+    });
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_below_the_floor_is_refused_by_code() {
+async fn where_two_processes_answer_the_parts_of_one_are_read() {
+    let server = NatsServer::start();
+    for letter in ["a", "b"] {
+        let broker = NatsBroker::connect(settings(&server.url())).await.unwrap();
+        broker.connected().await.unwrap();
+        answering_with(broker, letter).await;
+    }
+    let asks = NatsBroker::connect(settings(&server.url())).await.unwrap();
+    asks.connected().await.unwrap();
+    let asks = asks.forwarding().unwrap();
+    for _ in 0..20 {
+        let mut answer = asks.forward("two", "?".into()).await.unwrap();
+        let mut parts = Vec::new();
+        while let Some(part) = answer.part(Duration::from_secs(5)).await.unwrap() {
+            parts.push(String::from_utf8(part.to_vec()).unwrap());
+        }
+        let letter = &parts[0][..1];
+        let expected: Vec<String> = (1..=3).map(|part| format!("{letter}{part}")).collect();
+        assert_eq!(parts, expected);
+    }
+}
+
+/// The address of what greets like a server of this version, and takes nothing for JetStream.
+async fn greeting(version: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("nats://{}", listener.local_addr().unwrap());
     tokio::spawn(async move {
@@ -226,7 +269,7 @@ async fn a_server_below_the_floor_is_refused_by_code() {
             tokio::spawn(async move {
                 let (read, mut write) = stream.into_split();
                 let info = json!({
-                    "server_id": "OLD", "server_name": "old", "version": "2.9.10", "proto": 1,
+                    "server_id": "OLD", "server_name": "old", "version": version, "proto": 1,
                     "host": "127.0.0.1", "port": 4222, "headers": true, "max_payload": 1_048_576,
                     "jetstream": true,
                 });
@@ -244,23 +287,44 @@ async fn a_server_below_the_floor_is_refused_by_code() {
             });
         }
     });
-    let broker = NatsBroker::connect(settings(&url)).await.unwrap();
-    let refused = within("connect", broker.connected()).await.unwrap_err();
-    assert_eq!(
-        refused,
-        ConnectError::Unsupported {
-            version: "2.9.10".to_owned()
+    url
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_below_the_floor_is_refused_by_code() {
+    for version in [
+        "2.9.10",
+        "2.12.6",
+        "2.12.7-RC.1",
+        "2.13.4",
+        "2.14.0-RC.2",
+        "unknown",
+    ] {
+        let broker = NatsBroker::connect(settings(&greeting(version).await))
+            .await
+            .unwrap();
+        let refused = within("connect", broker.connected()).await.unwrap_err();
+        let expected = ConnectError::Unsupported {
+            version: version.to_owned(),
+        };
+        assert_eq!(refused, expected);
+        let text = refused.to_string();
+        for part in ["SR0301", version, "2.12.7", "2.14.0"] {
+            assert!(text.contains(part), "{text}");
         }
+        assert!(matches!(&*broker.status().borrow(), Status::Unsupported { .. }));
+        match broker.publish(message("a")).await {
+            Err(PublishError::Unavailable(why)) => assert!(why.contains("SR0301"), "{why}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    let candidate = NatsBroker::connect(settings(&greeting("2.15.0-RC.1").await))
+        .await
+        .unwrap();
+    assert_eq!(
+        within("connect", candidate.connected()).await.as_deref(),
+        Ok("2.15.0-RC.1")
     );
-    let text = refused.to_string();
-    for part in ["SR0301", "2.9.10", "2.12.0"] {
-        assert!(text.contains(part), "{text}");
-    }
-    assert!(matches!(&*broker.status().borrow(), Status::Unsupported { .. }));
-    match broker.publish(message("a")).await {
-        Err(PublishError::Unavailable(why)) => assert!(why.contains("SR0301"), "{why}"),
-        other => panic!("{other:?}"),
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,6 +1,7 @@
 //! What is sent to a collector of traces, received over HTTP and decoded.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
@@ -139,4 +140,27 @@ async fn headers_for_the_collector_that_cannot_be_read_refuse_the_start() {
     rig.launch();
     assert_eq!(rig.exit().await, Some(78), "{}", rig.log_tail());
     assert!(rig.log_tail().contains("SR0420"), "{}", rig.log_tail());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn headers_for_the_collector_that_every_user_may_read_refuse_the_start() {
+    let otlp = json!({"endpoint": "http://127.0.0.1:9", "headers_file": "otlp-headers"});
+    let mut rig = Rig::new(None, "30m", Duration::ZERO, json!({"telemetry": {"otlp": otlp}})).await;
+    rig.add_file("otlp-headers", b"Authorization: Bearer s3cr3t\n");
+    let file = rig.folder().join("otlp-headers");
+    let open = |mode| std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).expect("set");
+    for mode in [0o644, 0o602] {
+        open(mode);
+        rig.launch();
+        assert_eq!(rig.exit().await, Some(78), "{}", rig.log_tail());
+        let told = rig.log_tail();
+        assert!(
+            told.contains("SR0416")
+                && told.contains("telemetry.otlp.headers_file")
+                && !told.contains("s3cr3t"),
+            "{told}"
+        );
+    }
+    open(0o640);
+    rig.start().await;
 }

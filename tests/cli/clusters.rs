@@ -17,7 +17,8 @@ fn data_of_others_is_refused_with_78() {
 
     let runner = home.start();
     let port = saga_runner::app::nats_server::free_port().expect("a free port");
-    let elsewhere = json!({"http": {"listen": format!("127.0.0.1:{port}")}});
+    let elsewhere =
+        json!({"http": {"listen": format!("127.0.0.1:{port}"), "admin_listen": format!("127.0.0.1:{port}")}});
     let (exit, line) = home.refusal(&home.with(elsewhere));
     assert_eq!(exit, Some(78), "{line}");
     assert!(line.contains("SR0201"), "{line}");

@@ -37,6 +37,8 @@ fn every_value_is_shown_with_the_place_that_it_comes_from() {
         "relay.retry_max=5s",
         "--listen",
         "127.0.0.1:9",
+        "--admin-listen",
+        "127.0.0.1:10",
     ];
     let output = config(
         &home,
@@ -62,6 +64,7 @@ fn every_value_is_shown_with_the_place_that_it_comes_from() {
         ("log.level", json!("warn"), "SAGA_RUNNER_LOG"),
         ("relay.retry_max", json!("5s"), "--set relay.retry_max"),
         ("http.listen", json!("127.0.0.1:9"), "--listen"),
+        ("http.admin_listen", json!("127.0.0.1:10"), "--admin-listen"),
         ("relay.retry_initial", json!("50ms"), "default"),
     ] {
         assert_eq!(of(key), Some((value, json!(origin))), "{key}");

@@ -27,7 +27,15 @@ struct Dev {
 impl Dev {
     fn start(home: &Home, address: &str) -> Self {
         let mut child = binary()
-            .args(["dev", "--listen", address, "--log", "error"])
+            .args([
+                "dev",
+                "--listen",
+                address,
+                "--admin-listen",
+                address,
+                "--log",
+                "error",
+            ])
             .current_dir(home.dir.path())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())

@@ -402,3 +402,76 @@ fn events_that_were_dropped_before_a_shard_read_them_are_told() {
         "AGGREGATE_EVENTS begins at 3",
     );
 }
+
+/// The address of a server whose clock, as it tells it, is a hundred years ahead: the year is changed on its way.
+fn in_another_century(server: &NatsServer) -> String {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpStream;
+    const YEAR: &[u8] = b"\"ts\":\"2";
+    let target = server.url().trim_start_matches("nats://").to_owned();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("nats://{}", listener.local_addr().expect("an address"));
+    std::thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let Ok(server) = TcpStream::connect(&target) else {
+                return;
+            };
+            let halves = |stream: &TcpStream| {
+                (
+                    stream.try_clone().expect("a socket"),
+                    stream.try_clone().expect("a socket"),
+                )
+            };
+            let ((mut from_client, mut to_client), (mut from_server, mut to_server)) =
+                (halves(&client), halves(&server));
+            std::thread::spawn(move || std::io::copy(&mut from_client, &mut to_server));
+            std::thread::spawn(move || {
+                let (mut bytes, mut seen) = (vec![0; 4096], 0);
+                while let Ok(count @ 1..) = from_server.read(&mut bytes) {
+                    for byte in &mut bytes[..count] {
+                        // Behind the first digit of the year comes the one of the century.
+                        if seen == YEAR.len() {
+                            *byte += 1;
+                            seen = 0;
+                        } else if *byte == YEAR[seen] {
+                            seen += 1;
+                        } else {
+                            seen = usize::from(*byte == YEAR[0]);
+                        }
+                    }
+                    if to_client.write_all(&bytes[..count]).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    url
+}
+
+#[test]
+fn a_clock_that_differs_from_the_brokers_is_told() {
+    let home = Home::new();
+    let server = NatsServer::start();
+    let (_, made) = at(&home, &server.url(), &json!({"streams": {"manage": true}}));
+    assert!(
+        !made.iter().any(|check| check["check"] == "clock"),
+        "no stream tells the time yet"
+    );
+    let broker = json!({"broker": {"kind": "nats", "nats": {"urls": [server.url()]}}});
+    let manifest = home.with(broker);
+    let applied = binary()
+        .args(["streams", "apply", "--config"])
+        .arg(&manifest)
+        .output()
+        .expect("the binary starts");
+    assert_eq!(applied.status.code(), Some(0), "{}", text(&applied.stderr));
+    let (_, checks) = at(&home, &server.url(), &json!({}));
+    assert_eq!(of(&checks, "clock").0, "ok", "{checks:#?}");
+    let (code, checks) = at(&home, &in_another_century(&server), &json!({}));
+    let (status, detail) = of(&checks, "clock");
+    assert!(
+        status == "fail" && detail.contains("behind the broker's") && code == Some(1),
+        "{detail}"
+    );
+}

@@ -60,7 +60,7 @@ impl Home {
             "shards": 2,
             "sagas": "sagas",
             "effects": "effects",
-            "http": {"listen": format!("127.0.0.1:{port}")},
+            "http": {"listen": format!("127.0.0.1:{port}"), "admin_listen": format!("127.0.0.1:{port}")},
         });
         let home = Self { dir, manifest };
         home.write("manifest.yaml", &home.manifest);
@@ -386,7 +386,14 @@ fn files_written_by_init_validate_run_and_are_never_overwritten() {
             saga_runner::app::nats_server::free_port().expect("a free port")
         );
         let child = binary()
-            .args(["run", "--listen", &address, "--config"])
+            .args([
+                "run",
+                "--listen",
+                &address,
+                "--admin-listen",
+                &address,
+                "--config",
+            ])
             .arg(other.join("saga-runner.yaml"))
             .stdout(Stdio::null())
             .stderr(Stdio::null())

@@ -155,7 +155,18 @@ async fn a_second_process_with_a_folder_of_its_own_is_refused_and_the_first_one_
     for order in 0..5 {
         place(&*broker, &format!("happy-{order}")).await;
     }
-    let output = run(&rig, &["--data-dir", second, "--listen", &listen]).await;
+    let output = run(
+        &rig,
+        &[
+            "--data-dir",
+            second,
+            "--listen",
+            &listen,
+            "--admin-listen",
+            &listen,
+        ],
+    )
+    .await;
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(78), "{said}");
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
@@ -171,7 +182,18 @@ async fn a_second_process_with_a_folder_of_its_own_is_refused_and_the_first_one_
 
     // A copy of the folder, while the first one works.
     copy(&rig.folder().join("data"), Path::new(second));
-    let output = run(&rig, &["--data-dir", second, "--listen", &listen]).await;
+    let output = run(
+        &rig,
+        &[
+            "--data-dir",
+            second,
+            "--listen",
+            &listen,
+            "--admin-listen",
+            &listen,
+        ],
+    )
+    .await;
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(78), "{said}");
     assert!(said.contains("SR0209") || said.contains("SR0210"), "{said}");

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use saga_runner::config::{Manifest, Overrides, keys};
 use saga_runner::telemetry::Metrics;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::docs::{anchors, files, read, root};
 
@@ -516,22 +516,41 @@ fn compose_names_what_is_there() {
     assert!(services.keys().any(|name| manifest.http.hosts.contains(name)));
 }
 
-/// The manifest that the chart makes of its values, with those of `mode` and `extra` laid over them.
-fn charted(mode: &str, extra: &Value) -> Result<Manifest, String> {
-    let values = yaml(&format!("{CHART}/values.yaml"));
+/// What a definition without actions of the chart's helpers makes of values.
+fn defined(name: &str, values: &Value) -> Value {
     let helpers = read(format!("{CHART}/templates/_helpers.tpl"));
-    let (_, decided) = helpers
-        .split_once("{{- define \"saga-runner.decided\" -}}\n")
-        .expect("what the chart decides");
-    let (decided, _) = decided.split_once("{{- end }}").expect("its end");
-    let drain = values["drainTimeoutSeconds"].to_string();
-    let decided = decided
-        .replace("{{ .Values.mode }}", mode)
-        .replace("{{ .Values.drainTimeoutSeconds }}", &drain);
-    let decided: Value = serde_saphyr::from_str(&decided).expect("YAML");
-    let mut manifest = values["manifest"].clone();
-    for layer in [&serde_json::json!({"cluster": "shop"}), extra, &decided] {
-        lay(&mut manifest, layer);
+    let (_, text) = helpers
+        .split_once(&format!("{{{{- define \"saga-runner.{name}\" -}}}}\n"))
+        .unwrap_or_else(|| panic!("no definition {name}"));
+    let (text, _) = text.split_once("{{- end }}").expect("its end");
+    let mut rendered = String::new();
+    let mut parts = text.split("{{ .Values.");
+    rendered.push_str(parts.next().unwrap_or_default());
+    for part in parts {
+        let (path, rest) = part.split_once(" }}").expect("the end of an action");
+        let value = path.split('.').fold(values, |value, key| &value[key]);
+        match value {
+            Value::String(text) => rendered.push_str(text),
+            other => rendered.push_str(&other.to_string()),
+        }
+        rendered.push_str(rest);
+    }
+    serde_saphyr::from_str(&rendered).expect("YAML")
+}
+
+/// The manifest that the chart makes of its values, with `changed` laid over them.
+fn charted(changed: &Value) -> Result<Manifest, String> {
+    let mut values = yaml(&format!("{CHART}/values.yaml"));
+    lay(&mut values, changed);
+    let mut manifest = serde_json::json!({"cluster": "shop"});
+    lay(&mut manifest, &values["manifest"]);
+    lay(&mut manifest, &defined("decided", &values));
+    // As the template of the manifest asks for them, which a test below compares.
+    for (value, name) in DECIDED_IF {
+        let asked = value.split('.').fold(&values, |value, key| &value[key]);
+        if asked.as_str().is_some_and(|text| !text.is_empty()) || asked == true {
+            lay(&mut manifest, &defined(name, &values));
+        }
     }
     let path = Path::new("/etc/saga-runner/config/saga-runner.yaml");
     Manifest::parse(&manifest.to_string(), path, &Overrides::default()).map_err(|error| error.to_string())
@@ -551,18 +570,109 @@ fn lay(below: &mut Value, above: &Value) {
 #[test]
 fn the_manifest_of_the_chart_is_one() {
     for mode in ["combined", "saga"] {
-        let manifest = charted(mode, &Value::Object(Map::new())).expect("the manifest is valid");
+        let manifest = charted(&serde_json::json!({"mode": mode})).expect("the manifest is valid");
         assert_eq!(manifest.mode.as_str(), mode);
         assert_eq!(manifest.data_dir, Path::new("/data"));
+        assert_eq!(
+            manifest.http.own_admin_listen().map(|address| address.port()),
+            Some(8081)
+        );
     }
-    assert!(charted("combined", &serde_json::json!({"no_such_key": 1})).is_err());
+    assert!(charted(&serde_json::json!({"manifest": {"no_such_key": 1}})).is_err());
     let page = read("docs/deploying.md");
     let shown = page
         .split("```yaml\n# values.yaml\n")
         .nth(1)
         .expect("the example");
     let shown: Value = serde_saphyr::from_str(shown.split("```").next().expect("its end")).expect("YAML");
-    charted(text(&shown, "mode"), &shown["manifest"]).expect("the example is valid");
+    charted(&shown).expect("the example is valid");
+}
+
+/// What the chart decides where a value is set, and by which definition.
+const DECIDED_IF: [(&str, &str); 4] = [
+    ("http.tokens.secretName", "tokens"),
+    ("http.tls.secretName", "tls"),
+    ("http.tls.clientCertificates", "clientCertificates"),
+    ("http.encryptedInFront", "encryptedInFront"),
+];
+
+#[test]
+fn the_chart_says_who_authenticates_and_what_encrypts() {
+    let helpers = read(format!("{CHART}/templates/_helpers.tpl"));
+    for (value, name) in DECIDED_IF {
+        let asked = format!(
+            "{{{{- if .Values.{value} }}}}\n{{{{- $manifest = mergeOverwrite $manifest (include \"saga-runner.{name}\" . | fromYaml) }}}}\n"
+        );
+        assert!(helpers.contains(&asked), "{asked}");
+    }
+    let with = |http: Value| charted(&serde_json::json!({"http": http}));
+    let manifest = with(serde_json::json!({
+        "authentication": "tokens",
+        "tokens": {"secretName": "principals"},
+        "tls": {"secretName": "certificate", "clientCertificates": true},
+    }));
+    let http = manifest.expect("it is valid").http;
+    assert_eq!(
+        http.tokens_file.as_deref(),
+        Some(Path::new("/etc/saga-runner/tokens/tokens"))
+    );
+    let tls = http.tls.expect("TLS");
+    assert_eq!(tls.key_file, Path::new("/etc/saga-runner/tls/tls.key"));
+    assert!(tls.client_ca_file.is_some());
+    let in_front = serde_json::json!({
+        "authentication": "tokens", "tokens": {"secretName": "principals", "key": "lines"}, "encryptedInFront": true,
+    });
+    let http = with(in_front).expect("it is valid").http;
+    assert_eq!(
+        http.tokens_file.as_deref(),
+        Some(Path::new("/etc/saga-runner/tokens/lines"))
+    );
+    // What the chart refuses, the runner would refuse, too.
+    for wrong in [
+        serde_json::json!({"authentication": "tokens"}),
+        serde_json::json!({"authentication": "tokens", "tokens": {"secretName": "principals"}}),
+        serde_json::json!({"tokens": {"secretName": "principals"}}),
+        serde_json::json!({"authentication": "anybody"}),
+        serde_json::json!({"tls": {"secretName": "certificate", "clientCertificates": true}}),
+    ] {
+        assert!(with(wrong.clone()).is_err(), "{wrong}");
+    }
+    // Each file is mounted where the manifest looks for it.
+    for (folder, volume) in [("tokens", "tokens"), ("tls", "tls")] {
+        assert!(helpers.contains(&format!(
+            "- {{name: {volume}, mountPath: /etc/saga-runner/{folder}, readOnly: true}}"
+        )));
+        assert!(helpers.contains(&format!(
+            "- name: {volume}\n  secret: {{secretName: {{{{ . }}}}, defaultMode: 0440}}"
+        )));
+    }
+}
+
+#[test]
+fn operators_and_prometheus_have_a_port_of_their_own_in_the_chart() {
+    let template = |name: &str| read(format!("{CHART}/templates/{name}"));
+    let helpers = template("_helpers.tpl");
+    for port in [
+        "{name: http, containerPort: 8080}",
+        "{name: admin, containerPort: 8081}",
+    ] {
+        assert!(helpers.contains(port), "{port}");
+    }
+    let services = template("services.yaml");
+    let of_tenants = services.split("---").next().expect("the first");
+    assert!(
+        !of_tenants.contains("admin,"),
+        "what is published has no admin port"
+    );
+    assert!(template("servicemonitor.yaml").contains("port: admin"));
+    let policy = template("networkpolicy.yaml");
+    let (tenants, admins) = policy
+        .split_once(".Values.networkPolicy.adminFrom }}\n    - from")
+        .expect("two rules");
+    assert!(
+        tenants.contains("port: http}") && admins.contains("port: admin}"),
+        "{policy}"
+    );
 }
 
 #[test]

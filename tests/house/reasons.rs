@@ -6,6 +6,7 @@ use std::fs;
 use saga_runner::kernel::patch::IgnoreReason;
 use saga_runner::kernel::schedule::Skip;
 use saga_runner::offline::expect::OTHER_INSTANCE;
+use saga_runner::telemetry::DEAD_LETTER_REASONS;
 
 use crate::architecture::{is_test, root, rust_files};
 
@@ -75,6 +76,15 @@ fn each_reason_why_an_input_changes_nothing_is_explained_to_who_writes_cases() {
     given.extend([Skip::Missed, Skip::Overlap, Skip::QueueFull].map(|skip| skip.as_str().to_owned()));
     given.insert(OTHER_INSTANCE.to_owned());
     assert_eq!(explained, given);
+}
+
+/// Each has a counter that begins with 0; the last one is that of a command, which is no input.
+#[test]
+fn each_reason_that_is_explained_is_counted_from_the_start() {
+    let mut expected = explained();
+    expected.insert("command.invalid".to_owned());
+    let counted = DEAD_LETTER_REASONS.map(str::to_owned);
+    assert_eq!(BTreeSet::from(counted), expected);
 }
 
 #[test]

@@ -64,7 +64,7 @@ impl Runner {
             "effects": dir.path().join("effects"),
             "data_dir": dir.path().join("data"),
             "upstreams": {"bank": database},
-            "http": {"listen": address, "accept_events": true},
+            "http": {"listen": address, "admin_listen": address, "accept_events": true},
             "storage": {"keep_ended": keep_ended},
             // What is sent twice comes twice.
             "broker": {"embedded": {"duplicate_window": "1ms"}},

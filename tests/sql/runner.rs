@@ -36,7 +36,7 @@ impl Runner {
             "sagas": dir.path().join("sagas"),
             "effects": dir.path().join("effects"),
             "data_dir": dir.path().join("data"),
-            "http": {"listen": address, "accept_events": true},
+            "http": {"listen": address, "admin_listen": address, "accept_events": true},
             "broker": {"kind": "nats", "nats": {"urls": [nats]}},
             "worker": {"ack_wait": "1500ms", "recheck_after": "1s"},
         });

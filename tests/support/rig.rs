@@ -50,7 +50,7 @@ impl Rig {
             "effects": dir.path().join("effects"),
             "gateway": {"url": format!("{base}/gateway/commands")},
             "upstreams": {"shop": base},
-            "http": {"listen": address, "accept_events": true},
+            "http": {"listen": address, "admin_listen": address, "accept_events": true},
         });
         if let Some(url) = &nats_url {
             manifest["broker"] = json!({"kind": "nats", "nats": {"urls": [url]}});

@@ -140,7 +140,7 @@ fn prepare(dir: &Path, nats: &str, upstream: &str) {
         "effects": dir.join("effects"),
         "broker": {"kind": "nats", "nats": {"urls": [nats]}},
         "upstreams": {"pay": upstream},
-        "http": {"listen": format!("127.0.0.1:{port}")},
+        "http": {"listen": format!("127.0.0.1:{port}"), "admin_listen": format!("127.0.0.1:{port}")},
         "worker": {"ack_wait": "1500ms", "yield_retry": "0ms"},
     });
     std::fs::write(dir.join("manifest.yaml"), manifest.to_string()).unwrap();

@@ -191,7 +191,7 @@ async fn saga_runners_own_worker_keeps_the_protocol() {
         "sagas": dir.path().join("sagas"), "effects": dir.path().join("effects"),
         "broker": {"kind": "nats", "nats": {"urls": [server.url()]}},
         "upstreams": {"shop": shop},
-        "http": {"listen": format!("127.0.0.1:{port}")},
+        "http": {"listen": format!("127.0.0.1:{port}"), "admin_listen": format!("127.0.0.1:{port}")},
         "worker": {"ack_wait": "3s", "consumers": {"by": "effect"}},
     });
     let path = dir.path().join("manifest.yaml");

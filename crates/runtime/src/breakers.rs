@@ -192,6 +192,9 @@ impl Breakers {
     }
 
     fn with(known: Known, clock: Arc<dyn Clock>, metrics: Arc<Metrics>) -> Arc<Self> {
+        for upstream in known.upstreams.keys() {
+            metrics.breakers_opened.with_label_values(&[&**upstream]);
+        }
         Arc::new(Self {
             known: Mutex::new(known),
             clock,

@@ -84,6 +84,12 @@ fn of_the_process() -> Vec<Endpoint> {
         rows.get("/health", VIEWER, "Check storage and broker", operations::health),
         rows.get("/metrics", VIEWER, "Print all metrics", operations::metrics),
         rows.get("/info", VIEWER, "Describe the process", operations::info),
+        rows.get(
+            "/admin/rates",
+            VIEWER,
+            "Show what happened in the last hour, minute by minute",
+            operations::rates,
+        ),
         rows.post(
             "/admin/drain",
             ADMIN,

@@ -23,12 +23,21 @@ use crate::api::problem::Problem;
 use crate::api::trace::{self, RequestTrace};
 use crate::ports::forwarding::{Forwarding, ForwardingError, Listener, Reply};
 
-/// How long it takes until listening is tried again.
+/// How long it takes until listening is tried again, and whether it should go on is looked at.
 const LISTEN_AGAIN: Duration = Duration::from_secs(1);
+
+/// Whether this process may answer for the cluster. Where two processes hold the same shards to be theirs, at most one of them may.
+pub trait Owner: Send + Sync + 'static {
+    /// Whether it has shards, and the time of none is over for which it may send.
+    fn may_answer(&self) -> bool;
+
+    /// Tells whether requests are heard.
+    fn hears(&self, hears: bool);
+}
 
 /// Answers the requests that other processes of the cluster forward, through the router of this one, until it is told to stop.
 pub async fn serve(
-    way: Arc<dyn Forwarding>,
+    (way, owner): (Arc<dyn Forwarding>, Arc<dyn Owner>),
     cluster: String,
     router: Router,
     settings: Settings,
@@ -38,14 +47,23 @@ pub async fn serve(
         router,
         places: Arc::new(Semaphore::new(settings.forwards_max.min(Semaphore::MAX_PERMITS))),
         patience: settings.answer_timeout.duration(),
+        owner: Arc::clone(&owner),
     };
     // What is under way ends with this.
     let mut tasks = JoinSet::new();
     let listening = async {
         loop {
-            match way.listen(&cluster).await {
-                Ok(listener) => answering.listen(listener, &mut tasks).await,
-                Err(error) => tracing::debug!(%error, "cannot listen for forwarded requests; trying again"),
+            if owner.may_answer() {
+                match way.listen(&cluster).await {
+                    Ok(listener) => {
+                        owner.hears(true);
+                        answering.listen(listener, &mut tasks).await;
+                        owner.hears(false);
+                    }
+                    Err(error) => {
+                        tracing::debug!(%error, "cannot listen for forwarded requests; trying again");
+                    }
+                }
             }
             tokio::time::sleep(LISTEN_AGAIN).await;
         }
@@ -62,12 +80,30 @@ struct Answering {
     places: Arc<Semaphore>,
     /// How long a part may take to be read.
     patience: Duration,
+    owner: Arc<dyn Owner>,
 }
 
 impl Answering {
+    /// Takes requests for as long as this process may answer them. After that the broker tells those who ask that nobody listens.
     async fn listen(&self, mut listener: Box<dyn Listener>, tasks: &mut JoinSet<()>) {
-        while let Some((message, reply)) = listener.request().await {
+        let mut look = tokio::time::interval(LISTEN_AGAIN);
+        loop {
+            let taken = tokio::select! {
+                taken = listener.request() => taken,
+                _ = look.tick() => {
+                    if self.owner.may_answer() {
+                        continue;
+                    }
+                    tracing::info!("forwarded requests are no more answered: the shards may be those of another process");
+                    return;
+                }
+            };
+            let Some((message, reply)) = taken else { return };
             while tasks.try_join_next().is_some() {}
+            // Another process has the shards, and answers it; or none has.
+            if !self.owner.may_answer() {
+                continue;
+            }
             let (head, body) = match parted::<RequestHead>(&message) {
                 Ok(read) => read,
                 Err(why) => {
@@ -83,12 +119,19 @@ impl Answering {
                 self.refuse(&head.traceparent, problem, reply).await;
                 continue;
             };
-            let (router, patience) = (self.router.clone(), self.patience);
+            let (router, patience, owner) = (self.router.clone(), self.patience, Arc::clone(&self.owner));
             tasks.spawn(async move {
                 let _place = place;
                 let trace = RequestTrace::behind(&head.traceparent);
-                let response = trace::within(trace, answered(router, head, body)).await;
-                sent(pass_on(response, reply, patience).await);
+                let response = trace::within(trace, async {
+                    let response = answered(router, head, body).await;
+                    if owner.may_answer() {
+                        return response;
+                    }
+                    let why = "the process that was asked has lost its shards meanwhile; a change may have been made";
+                    Problem::unanswered(why).into_response()
+                });
+                sent(pass_on(response.await, reply, patience, &*owner).await);
             });
         }
     }
@@ -105,7 +148,7 @@ impl Answering {
     async fn refuse(&self, traceparent: &str, problem: Problem, reply: Box<dyn Reply>) {
         let trace = RequestTrace::behind(traceparent);
         let response = trace::within(trace, async { problem.into_response() }).await;
-        sent(pass_on(response, reply, self.patience).await);
+        sent(pass_on(response, reply, self.patience, &*self.owner).await);
     }
 }
 
@@ -154,6 +197,7 @@ async fn pass_on(
     response: Response,
     mut reply: Box<dyn Reply>,
     patience: Duration,
+    owner: &dyn Owner,
 ) -> Result<(), ForwardingError> {
     let (parts, body) = response.into_parts();
     let kept = |name: &HeaderName| {
@@ -179,6 +223,10 @@ async fn pass_on(
         let Some(chunk) = body.next().await else {
             return reply.finish(part.freeze()).await;
         };
+        // A client that watches comes back, to the process that has the shards now.
+        if is_stream && !owner.may_answer() {
+            return reply.finish(Bytes::new()).await;
+        }
         let chunk = chunk.map_err(|error| ForwardingError::Unanswered(error.to_string()))?;
         part.extend_from_slice(&chunk);
         while part.len() > most {

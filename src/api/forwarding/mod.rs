@@ -7,7 +7,7 @@
 mod answer;
 mod ask;
 
-pub use answer::serve;
+pub use answer::{Owner, serve};
 pub use ask::{Asking, Bounds, ask};
 
 use axum::extract::Request;

@@ -201,16 +201,17 @@ async fn clock(broker: &dyn Broker, manifest: &Manifest) -> Option<Checked> {
             continue;
         };
         clock.told(stream, asked, state.told);
-        return Some(judged(clock.ahead_ms()?, manifest));
+        let most = manifest.clock_difference_max.duration();
+        return Some(judged(clock.ahead_ms()?, most));
     }
     None
 }
 
-fn judged(ahead_ms: i64, manifest: &Manifest) -> Checked {
+fn judged(ahead_ms: i64, most: Duration) -> Checked {
     let direction = if ahead_ms > 0 { "ahead of" } else { "behind" };
     let seconds = Duration::from_millis(ahead_ms.unsigned_abs());
     let detail = format!("{:.1} s {direction} the broker's", seconds.as_secs_f64());
-    if seconds > manifest.clock_difference_max.duration() {
+    if seconds > most {
         return Checked::fail(
             "clock",
             detail,
@@ -260,4 +261,27 @@ fn lost(
         }
     }
     checks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Status;
+    use super::{Duration, judged};
+
+    #[test]
+    fn a_clock_may_differ_by_as_much_as_the_manifest_says() {
+        for (ahead_ms, expected, says) in [
+            (0, Status::Ok, "0.0 s"),
+            (2_000, Status::Ok, "2.0 s ahead of"),
+            (2_001, Status::Fail, "ahead of"),
+            (-2_000, Status::Ok, "2.0 s behind"),
+            (-2_001, Status::Fail, "behind"),
+            (i64::MIN, Status::Fail, "behind"),
+            (i64::MAX, Status::Fail, "ahead of"),
+        ] {
+            let checked = judged(ahead_ms, Duration::from_secs(2));
+            assert_eq!(checked.status, expected, "{ahead_ms}");
+            assert!(checked.detail.contains(says), "{ahead_ms}: {}", checked.detail);
+        }
+    }
 }

@@ -92,11 +92,15 @@ fn judge(free: u64) -> Checked {
 
 /// Writes a file, has it synced, and removes it.
 fn sync(dir: &Path) -> Checked {
-    let check = "fsync";
     let path = dir.join(format!(".saga-runner-doctor-{}", std::process::id()));
     let tried = try_sync(&path);
     // Also after a failure; what cannot be removed could not be made.
     let _removed = fs::remove_file(&path);
+    judge_sync(dir, tried)
+}
+
+fn judge_sync(dir: &Path, tried: io::Result<Duration>) -> Checked {
+    let check = "fsync";
     let fix = "commits need a disk that takes writes and syncs them; a network file system is not one";
     match tried {
         Ok(took) if took > SLOW => Checked::warn(
@@ -141,5 +145,43 @@ mod tests {
         ] {
             assert_eq!(judge(free).status, expected, "{free}");
         }
+    }
+
+    #[test]
+    fn a_slow_disk_is_warned_of_and_one_that_syncs_nothing_fails() {
+        let dir = Path::new("/data");
+        let of = |tried| judge_sync(dir, tried);
+        for (took, expected) in [
+            (Duration::ZERO, Status::Ok),
+            (SLOW, Status::Ok),
+            (SLOW + Duration::from_millis(1), Status::Warn),
+            (Duration::from_secs(9), Status::Warn),
+        ] {
+            let checked = of(Ok(took));
+            assert_eq!(checked.status, expected, "{took:?}");
+            assert_eq!(checked.fix.is_some(), expected == Status::Warn, "{took:?}");
+        }
+        assert!(of(Ok(Duration::from_millis(1234))).detail.contains("1234 ms"));
+        let checked = of(Err(io::Error::other("no space")));
+        assert_eq!(checked.status, Status::Fail);
+        assert!(
+            checked.detail.contains("/data") && checked.detail.contains("no space"),
+            "{}",
+            checked.detail
+        );
+    }
+
+    #[test]
+    fn a_disk_is_tried_with_a_file_that_is_removed_again() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let checked = sync(dir.path());
+        assert_ne!(checked.status, Status::Fail, "{}", checked.detail);
+        assert_eq!(std::fs::read_dir(dir.path()).expect("a folder").count(), 0);
+        // What is there already is somebody's, and is not written over.
+        let path = dir.path().join("theirs");
+        std::fs::write(&path, "theirs").expect("written");
+        assert!(try_sync(&path).is_err());
+        assert_eq!(std::fs::read(&path).expect("readable"), b"theirs");
+        assert_eq!(sync(Path::new("/proc/self")).status, Status::Fail);
     }
 }

@@ -159,6 +159,13 @@ impl Keeper {
         !shards.is_empty() && shards.iter().all(|kept| kept.fence.is_open())
     }
 
+    /// Whether this process has shards, and no other one may have taken any of them meanwhile. Where shards hold back what they would
+    /// send, they may be asked all the same.
+    pub fn may_answer(&self) -> bool {
+        let shards = self.shards.all();
+        !shards.is_empty() && shards.iter().all(|kept| kept.fence.is_renewed())
+    }
+
     /// Says in all records that nothing is under way any more: the next start needs not wait. Nothing is sent behind this.
     pub async fn release(&self) {
         self.stop.cancel();

@@ -622,11 +622,15 @@ async fn a_closed_shard_is_released_while_the_others_are_renewed() {
     place.manifest.shards = 2;
     let first = place.claim("first").await.expect("new");
     let keeper = place.keeper(&first);
-    assert!(keeper.may_send_for_all());
+    assert!(keeper.may_send_for_all() && keeper.may_answer());
     keeper.release_one(0).await;
     assert!(place.record().await.0.stopped);
     assert!(!first.fence.is_open());
     assert!(!keeper.may_send_for_all(), "it has none");
+    assert!(
+        !keeper.may_answer(),
+        "nobody asks it about shards that it does not have"
+    );
     let (_, revision) = place.record().await;
     let running = tokio::spawn(Arc::clone(&keeper).run());
     tokio::time::sleep(Duration::from_millis(500)).await;

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use super::judged;
 use crate::app::exit::Failure;
 use crate::app::out;
-use crate::cli::client::{Client, ServerArguments, TenantArguments};
-use crate::cli::output::{Column, OutputArguments};
+use crate::cli::client::{Client, CommonArguments};
+use crate::cli::output::Column;
 use crate::cli::pages::{PageArguments, joined};
 
 /// What both are asked for.
@@ -79,11 +79,7 @@ pub struct ListArguments {
     #[command(flatten)]
     page: PageArguments,
     #[command(flatten)]
-    output: OutputArguments,
-    #[command(flatten)]
-    tenant: TenantArguments,
-    #[command(flatten)]
-    server: ServerArguments,
+    common: CommonArguments,
 }
 
 #[derive(Debug, Args)]
@@ -93,33 +89,29 @@ pub struct CountArguments {
     #[command(flatten)]
     filter: FilterArguments,
     #[command(flatten)]
-    output: OutputArguments,
-    #[command(flatten)]
-    tenant: TenantArguments,
-    #[command(flatten)]
-    server: ServerArguments,
+    common: CommonArguments,
 }
 
 pub fn list(arguments: &ListArguments) -> Result<(), Failure> {
-    let client = Client::new(&arguments.server)?;
-    let path = format!("{}/instances", client.tenant_path(&arguments.tenant)?);
+    let client = Client::new(&arguments.common.server)?;
+    let path = format!("{}/instances", client.tenant_path(&arguments.common.tenant)?);
     let mut query = arguments.filter.query(arguments.saga.as_ref());
     query.extend(arguments.record.query());
     let answer = arguments.page.ask(&client, &path, &query)?;
-    arguments.output.list(COLUMNS, &answer)
+    arguments.common.output.list(COLUMNS, &answer)
 }
 
 pub fn count(arguments: &CountArguments) -> Result<(), Failure> {
-    let client = Client::new(&arguments.server)?;
-    let tenant = client.tenant_path(&arguments.tenant)?;
+    let client = Client::new(&arguments.common.server)?;
+    let tenant = client.tenant_path(&arguments.common.tenant)?;
     let query = joined(&arguments.filter.query(arguments.saga.as_ref()));
     let counted = client.get(&format!(
         "{tenant}/instances/count?{}",
         query.trim_start_matches('&')
     ))?;
     let list = json!({"items": counted["statuses"]});
-    arguments.output.shown(&counted, || {
-        arguments.output.list(STATUSES, &list)?;
+    arguments.common.output.shown(&counted, || {
+        arguments.common.output.list(STATUSES, &list)?;
         out::line(format_args!("{} instance(s)", counted["instances"]))
     })
 }

@@ -113,7 +113,7 @@ const REACHED: &[Column] = &[
 
 /// Waits until an instance has got somewhere; also over a restart of the runner.
 pub fn wait(arguments: &InstanceWaitArguments) -> Result<(), Failure> {
-    let client = Client::new(&arguments.name.server)?;
+    let client = Client::new(&arguments.name.common.server)?;
     let path = format!(
         "{}/wait?for={}",
         arguments.name.path(&client)?,
@@ -152,7 +152,7 @@ pub fn wait(arguments: &InstanceWaitArguments) -> Result<(), Failure> {
 }
 
 fn told(arguments: &InstanceWaitArguments, answer: &Value) -> Result<(), Failure> {
-    arguments.name.output.object(REACHED, answer)?;
+    arguments.name.common.output.object(REACHED, answer)?;
     let phase = answer["instance"]["phase"].as_str().unwrap_or_default();
     let awaited = &arguments.awaited;
     match (answer["reached"] == true, answer["ended"] == true) {

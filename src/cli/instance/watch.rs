@@ -6,8 +6,9 @@ use serde_json::Value;
 use super::NameArguments;
 use crate::app::exit::{self, Failure};
 use crate::app::out;
-use crate::cli::client::{Client, ServerEvent};
+use crate::cli::client::Client;
 use crate::cli::output::Format;
+use crate::cli::server_events::ServerEvent;
 
 /// How often a broken watch is begun again without anything new.
 const RESUMES_MAX: u32 = 20;
@@ -23,7 +24,7 @@ pub struct WatchArguments {
 
 /// Watches until the instance has ended; also over a restart of the runner.
 pub fn watch(arguments: &WatchArguments) -> Result<(), Failure> {
-    let client = Client::new(&arguments.name.server)?;
+    let client = Client::new(&arguments.name.common.server)?;
     let path = format!(
         "{}/events?newest={}",
         arguments.name.path(&client)?,
@@ -61,7 +62,9 @@ pub fn watch(arguments: &WatchArguments) -> Result<(), Failure> {
 
 fn show(arguments: &WatchArguments, event: &ServerEvent) -> Result<(), Failure> {
     let data: Value = serde_json::from_str(&event.data).map_err(Failure::software)?;
-    if arguments.name.output.format() != Format::Table && arguments.name.output.format() != Format::Wide {
+    if arguments.name.common.output.format() != Format::Table
+        && arguments.name.common.output.format() != Format::Wide
+    {
         return out::line(&data);
     }
     let text = |key: &str| data[key].as_str().unwrap_or_default();

@@ -11,7 +11,7 @@
 //! reader           the stream is not read; its position stands
 //! private_reader   its shard does not get the stream any more
 //! http             no requests are answered
-//! retention, notices, consumer, cancellations, secrets, consumers, cluster, clock, audit: begun again after a pause
+//! retention, notices, consumer, cancellations, secrets, consumers, cluster, clock, audit, rates: begun again after a pause
 //! command, call, reload, migration, ownership: one piece of work ends, and whoever waits for it learns so
 //! ```
 //!
@@ -97,10 +97,12 @@ pub enum Task {
     Spans,
     /// Stores the records of the audit.
     Audit,
+    /// Keeps the rates of the last hour.
+    Rates,
 }
 
 impl Task {
-    const ALL: [Self; 21] = [
+    const ALL: [Self; 24] = [
         Self::Shard,
         Self::Relay,
         Self::Retention,
@@ -119,10 +121,12 @@ impl Task {
         Self::Migration,
         Self::Jobs,
         Self::Ownership,
+        Self::Backup,
         Self::Archive,
         Self::Http,
         Self::Spans,
         Self::Audit,
+        Self::Rates,
     ];
 
     /// The label in metrics.
@@ -152,6 +156,7 @@ impl Task {
             Self::Http => "http",
             Self::Spans => "spans",
             Self::Audit => "audit",
+            Self::Rates => "rates",
         }
     }
 }

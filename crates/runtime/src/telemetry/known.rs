@@ -17,6 +17,94 @@ pub const AUDIT_DROPS: [&str; 4] = ["queue", "refused", "stopped", "anonymous"];
 /// Where rows of the outbox go.
 const DESTINATIONS: [&str; 6] = ["effect", "gateway", "fact", "saga", "result", "cancellation"];
 
+/// Reasons of dead letters: those of inputs, which docs/dead-letters.md explains, and that of a command nobody can read.
+pub const DEAD_LETTER_REASONS: [&str; 55] = [
+    "alias.count",
+    "alias.owners",
+    "alias.size",
+    "alias.value",
+    "buffer.full",
+    "callback.token",
+    "command.invalid",
+    "control.principal",
+    "control.subject",
+    "correlation.invalid",
+    "correlation.missing",
+    "definition.mismatch",
+    "definition.missing",
+    "event.schema",
+    "event.version",
+    "event_id.conflict",
+    "event_id.invalid",
+    "event_id.missing",
+    "expression",
+    "fuel",
+    "header.duplicate",
+    "inbox.overflow",
+    "input.schema",
+    "loop",
+    "machine.loop",
+    "number.range",
+    "payload.depth",
+    "payload.duplicate_key",
+    "payload.empty",
+    "payload.schema",
+    "payload.size",
+    "payload.syntax",
+    "poison.crash",
+    "poison.panic",
+    "program.answer",
+    "program.trap",
+    "request_id.invalid",
+    "request_id.missing",
+    "result.conflict",
+    "result.orphan",
+    "start.running",
+    "state.depth",
+    "state.schema",
+    "state.shape",
+    "state.size",
+    "subject.shape",
+    "tenant.invalid",
+    "tenant.mismatch",
+    "tenant.unknown",
+    "timer.count",
+    "timer.range",
+    "timer.value",
+    "work.count",
+    "work.pending",
+    "work.size",
+];
+
+/// Why a reader is dropped: what its connection did, what was found in the stream, what the process wanted.
+const READERS_REBUILT: [&str; 11] = [
+    "broken",
+    "gap",
+    "lookup",
+    "overdue",
+    "redelivered",
+    "refused",
+    "regressed",
+    "reload",
+    "stream.gap",
+    "stream.identity",
+    "unopened",
+];
+
+/// What happens to a planned run.
+const RUNS: [&str; 7] = [
+    "started",
+    "queued",
+    "skipped_missed",
+    "skipped_overlap",
+    "skipped_queue_full",
+    "skipped_paused",
+    "skipped_removed",
+];
+
+/// Classes of calls that any upstream may come to; those that a definition names begin with their first call.
+const CLASSES: [&str; 5] = ["ambiguous", "permanent", "throttled", "timeout", "transient"];
+
 /// The tenants that have no label of their own.
 const OTHER: &str = "other";
 
@@ -38,8 +126,10 @@ impl Metrics {
         self.build_info
             .with_label_values(&[env!("CARGO_PKG_VERSION")])
             .set(1);
-        let known: [(&IntCounterVec, &[&str]); 6] = [
+        let known: [(&IntCounterVec, &[&str]); 8] = [
             (&self.audit_records_dropped, &AUDIT_DROPS),
+            (&self.dead_letters, &DEAD_LETTER_REASONS),
+            (&self.inputs_of_tenants, &[OTHER]),
             (&self.spans_dropped, &["queue", "export"]),
             (&self.controls_refused, &CONTROL_REFUSALS),
             (&self.definition_reloads, &["done", "refused"]),
@@ -65,6 +155,39 @@ impl Metrics {
             for outcome in ["stored", "already_there", "refused", "unsendable"] {
                 self.messages_relayed.with_label_values(&[destination, outcome]);
             }
+        }
+    }
+
+    /// The process reads a stream of this name.
+    pub fn stream_known(&self, stream: &str) {
+        self.messages_read.with_label_values(&[stream]);
+        for reason in READERS_REBUILT {
+            self.readers_rebuilt.with_label_values(&[stream, reason]);
+        }
+    }
+
+    /// The process carries jobs on, with these verbs.
+    pub fn jobs_known(&self, verbs: &[&str]) {
+        for verb in verbs {
+            for outcome in ["applied", "ignored", "failed"] {
+                self.job_instances.with_label_values(&[verb, outcome]);
+            }
+        }
+    }
+
+    /// Workers of this process call upstreams for the effect.
+    pub fn effect_known(&self, effect: &str) {
+        for class in CLASSES {
+            self.effect_commands_exhausted.with_label_values(&[effect, class]);
+            self.effect_calls.with_label_values(&[effect, class]);
+        }
+        self.effect_calls.with_label_values(&[effect, "succeeded"]);
+    }
+
+    /// The runs of a saga are planned by a schedule.
+    pub fn schedule_activated(&self, saga: &str) {
+        for outcome in RUNS {
+            self.schedule_runs.with_label_values(&[saga, outcome]);
         }
     }
 

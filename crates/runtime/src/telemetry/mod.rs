@@ -2,9 +2,10 @@
 
 mod known;
 pub mod metrics;
+pub mod rates;
 mod register;
 pub mod spans;
 
-pub use known::{AUDIT_DROPS, CONTROL_REFUSALS};
+pub use known::{AUDIT_DROPS, CONTROL_REFUSALS, DEAD_LETTER_REASONS};
 pub use metrics::Metrics;
 pub use spans::{Span, SpanKind, Spans};

@@ -104,6 +104,7 @@ impl Series {
                 .effect_commands_returned
                 .with_label_values(&[effect, reason.as_str()]);
         }
+        metrics.effect_known(effect);
         let results = |result: &str| metrics.effect_results.with_label_values(&[effect, result]);
         Self {
             running: metrics.effect_commands_in_progress.with_label_values(&[effect]),

@@ -53,6 +53,22 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if lt (int .Values.drainTimeoutSeconds) 1 }}
 {{- fail "drainTimeoutSeconds is below 1" }}
 {{- end }}
+{{- $http := .Values.http }}
+{{- if not (has $http.authentication (list "in_front" "tokens" "jwt")) }}
+{{- fail (printf "http.authentication is %q: write in_front, tokens or jwt" $http.authentication) }}
+{{- end }}
+{{- if and (eq $http.authentication "tokens") (not $http.tokens.secretName) }}
+{{- fail "http.authentication tokens needs http.tokens.secretName" }}
+{{- end }}
+{{- if and (eq $http.authentication "in_front") $http.tokens.secretName }}
+{{- fail "http.tokens.secretName is for http.authentication tokens or jwt" }}
+{{- end }}
+{{- if and (ne $http.authentication "in_front") (not $http.tls.secretName) (not $http.encryptedInFront) }}
+{{- fail "tokens would be sent unencrypted: set http.tls.secretName, or http.encryptedInFront where something in front encrypts" }}
+{{- end }}
+{{- if and $http.tls.clientCertificates (not (and $http.tls.secretName $http.tokens.secretName)) }}
+{{- fail "http.tls.clientCertificates needs http.tls.secretName, and http.tokens.secretName, which says what the owner of a certificate may do" }}
+{{- end }}
 {{- $kind := dig "broker" "kind" "embedded" .Values.manifest }}
 {{- if and (ne $kind "nats") (or (ne .Values.mode "combined") (gt (int .Values.workers.replicas) 0)) }}
 {{- fail "manifest.broker.kind has to be nats where there are workers, or mode is saga: only one process reaches the embedded broker" }}
@@ -73,12 +89,50 @@ effects: /etc/saga-runner/effects
 drain_timeout: {{ .Values.drainTimeoutSeconds }}s
 http:
   listen: 0.0.0.0:8080
-  authentication: in_front
+  admin_listen: 0.0.0.0:8081
+  authentication: {{ .Values.http.authentication }}
+{{- end }}
+
+{{- /* Those that it decides where values ask for it. */ -}}
+{{- define "saga-runner.tokens" -}}
+http:
+  tokens_file: /etc/saga-runner/tokens/{{ .Values.http.tokens.key }}
+{{- end }}
+
+{{- define "saga-runner.tls" -}}
+http:
+  tls:
+    certificate_file: /etc/saga-runner/tls/tls.crt
+    key_file: /etc/saga-runner/tls/tls.key
+{{- end }}
+
+{{- define "saga-runner.clientCertificates" -}}
+http:
+  tls:
+    client_ca_file: /etc/saga-runner/tls/ca.crt
+    client_certificates: optional
+{{- end }}
+
+{{- define "saga-runner.encryptedInFront" -}}
+http:
+  encrypted_in_front: true
 {{- end }}
 
 {{- define "saga-runner.manifest" -}}
 {{- $name := include "saga-runner.fullname" . }}
 {{- $manifest := mergeOverwrite (dict "cluster" $name) (deepCopy .Values.manifest) (include "saga-runner.decided" . | fromYaml) }}
+{{- if .Values.http.tokens.secretName }}
+{{- $manifest = mergeOverwrite $manifest (include "saga-runner.tokens" . | fromYaml) }}
+{{- end }}
+{{- if .Values.http.tls.secretName }}
+{{- $manifest = mergeOverwrite $manifest (include "saga-runner.tls" . | fromYaml) }}
+{{- end }}
+{{- if .Values.http.tls.clientCertificates }}
+{{- $manifest = mergeOverwrite $manifest (include "saga-runner.clientCertificates" . | fromYaml) }}
+{{- end }}
+{{- if .Values.http.encryptedInFront }}
+{{- $manifest = mergeOverwrite $manifest (include "saga-runner.encryptedInFront" . | fromYaml) }}
+{{- end }}
 {{- $hosts := list }}
 {{- range $service := list $name (printf "%s-headless" $name) (printf "%s-metrics" $name) }}
 {{- range $suffix := list "" (printf ".%s" $.Release.Namespace) (printf ".%s.svc" $.Release.Namespace) (printf ".%s.svc.cluster.local" $.Release.Namespace) }}
@@ -113,6 +167,10 @@ fsGroupChangePolicy: OnRootMismatch
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
+{{- define "saga-runner.scheme" -}}
+{{- ternary "HTTPS" "HTTP" (not (empty .Values.http.tls.secretName)) }}
+{{- end }}
+
 {{- /* What the containers of both kinds have in common. */ -}}
 {{- define "saga-runner.container" -}}
 image: {{ printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) | quote }}
@@ -124,19 +182,20 @@ securityContext:
   capabilities: {drop: [ALL]}
 ports:
   - {name: http, containerPort: 8080}
+  - {name: admin, containerPort: 8081}
 # /live asks neither storage nor broker, so that no outage of theirs restarts the process. A start may wait for the broker for as
 # long as it takes: /live answers meanwhile.
 startupProbe:
-  httpGet: {path: /live, port: http}
+  httpGet: {path: /live, port: http, scheme: {{ include "saga-runner.scheme" . }}}
   periodSeconds: 5
   failureThreshold: 60
 livenessProbe:
-  httpGet: {path: /live, port: http}
+  httpGet: {path: /live, port: http, scheme: {{ include "saga-runner.scheme" . }}}
   periodSeconds: 10
   timeoutSeconds: 5
   failureThreshold: 6
 readinessProbe:
-  httpGet: {path: /ready, port: http}
+  httpGet: {path: /ready, port: http, scheme: {{ include "saga-runner.scheme" . }}}
   periodSeconds: 5
   timeoutSeconds: 5
   failureThreshold: 3
@@ -146,6 +205,12 @@ readinessProbe:
 - {name: manifest, mountPath: /etc/saga-runner/config, readOnly: true}
 {{- range $kind := list "sagas" "effects" "schemas" }}
 - {name: {{ $kind }}, mountPath: /etc/saga-runner/{{ $kind }}, readOnly: true}
+{{- end }}
+{{- if .Values.http.tokens.secretName }}
+- {name: tokens, mountPath: /etc/saga-runner/tokens, readOnly: true}
+{{- end }}
+{{- if .Values.http.tls.secretName }}
+- {name: tls, mountPath: /etc/saga-runner/tls, readOnly: true}
 {{- end }}
 {{- range .Values.secretFiles }}
 - {name: secret-{{ .name }}, mountPath: /etc/saga-runner/secrets/{{ .name }}, readOnly: true}
@@ -167,6 +232,14 @@ readinessProbe:
 {{- range .Values.secretFiles }}
 - name: secret-{{ .name }}
   secret: {secretName: {{ .secretName }}, defaultMode: 0440}
+{{- end }}
+{{- with .Values.http.tokens.secretName }}
+- name: tokens
+  secret: {secretName: {{ . }}, defaultMode: 0440}
+{{- end }}
+{{- with .Values.http.tls.secretName }}
+- name: tls
+  secret: {secretName: {{ . }}, defaultMode: 0440}
 {{- end }}
 - name: tmp
   emptyDir: {sizeLimit: 64Mi}

@@ -29,6 +29,16 @@ pub enum JobVerb {
 }
 
 impl JobVerb {
+    pub const ALL: [Self; 7] = [
+        Self::Cancel,
+        Self::Kill,
+        Self::Pause,
+        Self::Resume,
+        Self::Retry,
+        Self::Skip,
+        Self::Migrate,
+    ];
+
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

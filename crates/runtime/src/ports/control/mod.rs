@@ -10,6 +10,7 @@ mod jobs;
 mod letters;
 mod node;
 mod pending;
+mod rates;
 mod requests;
 mod schedules;
 mod search;
@@ -28,6 +29,7 @@ pub use node::{
     LastReload, NodeControl, Readiness, ReloadError, Reloaded, SagaChange, Tenants,
 };
 pub use pending::{DueTimer, OutboxFilter, OutboxItem, PendingWork, TimerFilter};
+pub use rates::{CallRates, EffectRates, InputRates, MinuteView, RatesView};
 pub use requests::{
     Awaited, Happened, InstanceBrief, Patience, Reached, RequestOutcome, RequestState, Requested,
     StartRequest,

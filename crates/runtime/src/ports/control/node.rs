@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{ControlError, Published};
+use super::{ControlError, Published, RatesView};
 use crate::kernel::breaker::BreakerState;
 use crate::kernel::definition::Diagnostic;
 use crate::kernel::ids::TenantId;
@@ -30,6 +30,9 @@ pub trait NodeControl: Send + Sync + 'static {
 
     /// All series in the Prometheus text format.
     fn metrics(&self) -> String;
+
+    /// What happened in the last hour, minute by minute.
+    fn rates(&self) -> RatesView;
 
     /// Begins the drain; a second call changes nothing.
     fn drain(&self) -> DrainStarted;

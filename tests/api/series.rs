@@ -1,0 +1,129 @@
+//! The series of a process to which nothing has happened yet.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::api::caller::{event, get, post, until};
+use crate::api::schedules::LEAP;
+use crate::support::rig::{Rig, order_payload};
+
+/// Each row of docs/metrics.md of a counter with labels.
+fn labelled_counters() -> BTreeSet<String> {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = std::fs::read_to_string(root.join("docs/metrics.md")).expect("readable");
+    let rows = page.lines().filter_map(|row| {
+        let cells: Vec<&str> = row.split(" | ").collect();
+        let [name, "counter", labels, _] = cells[..] else {
+            return None;
+        };
+        let name = name.trim_start_matches("| ").trim_matches('`');
+        (labels != "—").then(|| name.to_owned())
+    });
+    rows.collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_labelled_counter_is_there_with_0_before_anything_has_happened() {
+    let mut rig = Rig::new(None, "30m", Duration::ZERO, json!({})).await;
+    rig.add_saga("leap", LEAP);
+    rig.start().await;
+    let text = get(&rig, "/metrics").await.text;
+    let expected = labelled_counters();
+    assert!(expected.len() > 20, "{expected:?}");
+    let found: BTreeSet<String> = text
+        .lines()
+        .filter_map(|line| Some(line.split_once('{')?.0.to_owned()))
+        .collect();
+    let missing: Vec<&String> = expected.difference(&found).collect();
+    assert_eq!(missing, [""; 0], "{text}");
+    for series in [
+        "dead_letters_total{reason=\"payload.syntax\"}",
+        "effect_calls_total{class=\"ambiguous\",effect=\"payments-charge\"}",
+        "effect_calls_total{class=\"succeeded\",effect=\"payments-charge\"}",
+        "effect_commands_exhausted_total{class=\"transient\",effect=\"payments-charge\"}",
+        "job_instances_total{outcome=\"failed\",verb=\"migrate\"}",
+        "messages_read_total{stream=\"WORKFLOW_RESULTS\"}",
+        "readers_rebuilt_total{reason=\"broken\",stream=\"AGGREGATE_EVENTS\"}",
+        "schedule_runs_total{outcome=\"skipped_overlap\",saga=\"leap\"}",
+        "tenant_inputs_total{tenant=\"globex\"}",
+        "tenant_inputs_total{tenant=\"other\"}",
+    ] {
+        let line = format!("saga_runner_{series} 0");
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_minute_under_way_shows_what_an_order_did() {
+    let mut rig = Rig::new(None, "30m", Duration::ZERO, json!({})).await;
+    rig.start().await;
+    let before = get(&rig, "/admin/rates").await.json();
+    assert_eq!(before["total"]["inputs"]["event"], 0, "{before}");
+    assert_eq!(before["total"]["effects"], json!([]), "{before}");
+    rig.send("Order", "happy-1", "Placed", order_payload("happy-1"))
+        .await;
+    rig.wait_for("order", "happy-1", |view| view["phase"] == "completed")
+        .await;
+    let poison = event("acme", "e-1", "Order.Placed", &json!("no payload of an order"));
+    assert_eq!(post(&rig, "/v1/tenants/acme/events", poison).await.status, 202);
+    let of = |rates: &Value, pointer: &str| {
+        rates["total"]
+            .pointer(pointer)
+            .and_then(Value::as_u64)
+            .expect("a number")
+    };
+    let rates = until(&rig, "/admin/rates", |rates| {
+        of(rates, "/dead_letters") == 1 && of(rates, "/instances_ended") >= 1
+    })
+    .await;
+    let minute = rates["items"]
+        .as_array()
+        .and_then(|items| items.last())
+        .expect("the one under way");
+    for pointer in [
+        "/inputs/event",
+        "/inputs/result",
+        "/transitions",
+        "/instances_started",
+        "/calls/count",
+    ] {
+        assert!(of(&rates, pointer) >= 1, "{pointer}: {rates}");
+        assert!(minute.pointer(pointer).is_some(), "{pointer}: {rates}");
+    }
+    let effects = rates["total"]["effects"].as_array().expect("effects");
+    let charge = effects
+        .iter()
+        .find(|effect| effect["effect"] == "payments-charge")
+        .expect("it was called");
+    assert_eq!(
+        (&charge["count"], &charge["failed"]),
+        (&json!(1), &json!(0)),
+        "{rates}"
+    );
+    assert!(
+        charge["p99_seconds"].as_f64() >= charge["p50_seconds"].as_f64(),
+        "{rates}"
+    );
+    for (arguments, shown) in [
+        (&["rates"][..], "APPLIED"),
+        (&["rates", "--effects"], "payments-charge"),
+        (&["rates", "-o", "json", "--minutes", "1"], "\"total\""),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_saga-runner"))
+            .args(arguments)
+            .args(["--url", &rig.url("")])
+            .output()
+            .expect("the binary starts");
+        let (told, printed) = (
+            String::from_utf8_lossy(&output.stderr),
+            String::from_utf8_lossy(&output.stdout),
+        );
+        assert!(
+            output.status.success() && printed.contains(shown),
+            "{printed}{told}"
+        );
+    }
+}
