@@ -16,16 +16,17 @@ use super::auth;
 use super::extract::{self, Names};
 use super::instances::{body_of, control_request, sized};
 use super::problem::Problem;
+use super::queries::LetterParameters;
 use super::search::FilterParameters;
 use crate::kernel::envelope::FoundAs;
 use crate::kernel::input::CancelMode;
-use crate::ports::control::{JobCommand, JobOptions, JobOrder, JobRequest, JobVerb};
+use crate::ports::control::{JobCommand, JobFilter, JobOptions, JobOrder, JobRequest, JobVerb};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StartRequest {
     verb: JobVerb,
-    /// The parameters of the list of instances, by name.
+    /// The parameters of the list of instances, or of that of dead letters, by name.
     filter: BTreeMap<String, String>,
     #[serde(default)]
     by: String,
@@ -46,6 +47,8 @@ struct StartRequest {
     found: Option<FoundAs>,
     #[serde(default)]
     to: Option<String>,
+    #[serde(default)]
+    all: bool,
 }
 
 /// Stores a job, or says what it would be about: 202 with the job, 200 with the plan of a dry run.
@@ -59,8 +62,13 @@ pub async fn start(
     if request.rate == Some(0) {
         return Err(Problem::invalid("`rate` is a number of instances a second, from 1").of("body", "rate"));
     }
+    let filter = if request.verb.is_about_letters() {
+        JobFilter::Letters(LetterParameters::read(&request.filter)?.filter()?)
+    } else {
+        JobFilter::Instances(FilterParameters::read(&request.filter)?.filter()?)
+    };
     let job = JobRequest {
-        filter: FilterParameters::read(&request.filter)?.filter()?,
+        filter,
         order: JobOrder {
             verb: request.verb,
             options: JobOptions {
@@ -69,6 +77,7 @@ pub async fn start(
                 step: request.step,
                 found: request.found,
                 to: request.to,
+                all: request.all,
             },
             filter: request.filter,
             principal: auth::operator(request.by, request.reason),

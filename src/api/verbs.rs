@@ -70,7 +70,7 @@ pub async fn restart(
     Parameters(wait): Parameters<WaitParameters>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
-    operate(&state, &names, wait, body, ControlVerb::Restart {}).await
+    operate(&state, &names, wait, body, ControlVerb::Restart { event: None }).await
 }
 
 /// Makes the next attempt of what backs off now: of one step and its compensation, or of all.

@@ -13,11 +13,13 @@ use super::input::CallbackOutcome;
 use super::work::WorkItem;
 
 mod control;
+mod started_by;
 
 pub use control::{
     ConflictPolicy, ControlMessage, ControlVerb, FoundAs, Principal, REASON_BYTES_MAX, Role, Sender,
     StepFound, Stuck, WHO_BYTES_MAX, operation,
 };
+pub use started_by::StartedBy;
 
 /// A domain event as aggregates publish it.
 #[derive(Debug, Serialize, Deserialize)]

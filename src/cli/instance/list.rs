@@ -90,6 +90,9 @@ pub struct ListArguments {
 pub struct CountArguments {
     /// Only instances of this saga.
     saga: Option<String>,
+    /// Count by this alone: phase, saga, error, waiting, blocked_by, step, upstream, event or signal.
+    #[arg(long, value_name = "WHAT")]
+    by: Option<String>,
     #[command(flatten)]
     filter: FilterArguments,
     #[command(flatten)]
@@ -112,14 +115,24 @@ pub fn list(arguments: &ListArguments) -> Result<(), Failure> {
 pub fn count(arguments: &CountArguments) -> Result<(), Failure> {
     let client = Client::new(&arguments.server)?;
     let tenant = client.tenant_path(&arguments.tenant)?;
-    let query = joined(&arguments.filter.query(arguments.saga.as_ref()));
+    let mut query = arguments.filter.query(arguments.saga.as_ref());
+    query.extend(arguments.by.iter().map(|by| ("by", by.clone())));
+    let query = joined(&query);
     let counted = client.get(&format!(
         "{tenant}/instances/count?{}",
         query.trim_start_matches('&')
     ))?;
-    let list = json!({"items": counted["statuses"]});
+    let (columns, rows) = if arguments.by.is_some() {
+        (GROUPS, &counted["groups"])
+    } else {
+        (STATUSES, &counted["statuses"])
+    };
+    let list = json!({"items": rows});
     arguments.output.shown(&counted, || {
-        arguments.output.list(STATUSES, &list)?;
+        arguments.output.list(columns, &list)?;
+        if counted["incomplete"] == true {
+            out::note("there are more than were looked at");
+        }
         out::line(format_args!("{} instance(s)", counted["instances"]))
     })
 }
@@ -172,6 +185,11 @@ const COLUMNS: &[Column] = &[
     Column::time("UPDATED", "/updated"),
     Column::time("ENDED", "/ended"),
     Column::value("DEFINITION", "/definition").wide(),
+];
+
+const GROUPS: &[Column] = &[
+    Column::number("INSTANCES", "/instances"),
+    Column::value("VALUE", "/value"),
 ];
 
 const STATUSES: &[Column] = &[

@@ -4,7 +4,7 @@ use saga_runner_language::alias::Alias;
 use saga_runner_language::ids::{CommandId, Key};
 use serde::{Deserialize, Serialize};
 
-use super::{ErrorPayload, FORWARD, ResultType, is_default, is_zero};
+use super::{ErrorPayload, FORWARD, ResultType, StartedBy, is_default, is_zero};
 use crate::children::ParentRef;
 use crate::input::{
     CancelMode, Finding, Found, OnConflict, Operation, OperationVerb, StuckDecision, Verdict,
@@ -177,7 +177,11 @@ pub enum ControlVerb {
         found: Vec<StepFound>,
     },
     /// The same with nothing kept but what it was given.
-    Restart {},
+    Restart {
+        /// The event that has started the instance, if an event has: its data are kept nowhere but in its message.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        event: Option<Box<StartedBy>>,
+    },
     /// Tell a step that waits for it.
     Signal {
         name: String,
@@ -306,7 +310,7 @@ impl ControlVerb {
             Self::CancelTimer { .. } => "cancel_timer",
             Self::TryNow { .. } => "try_now",
             Self::Rerun { .. } => "rerun",
-            Self::Restart {} => "restart",
+            Self::Restart { .. } => "restart",
             Self::Signal { .. } => "signal",
             Self::Start { .. } => "start",
             Self::CancelChild { .. } => "cancel_child",

@@ -10,6 +10,7 @@ mod asking;
 pub mod catch_up;
 pub mod counts;
 pub mod crash_isolation;
+mod editing;
 mod fault;
 pub mod held;
 mod inbox;

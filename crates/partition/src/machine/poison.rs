@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use bytes::Bytes;
 use saga_runner_kernel::alias::Alias;
 use saga_runner_kernel::definition::Definition;
-use saga_runner_kernel::ids::InstanceId;
+use saga_runner_kernel::ids::{DefinitionHash, InstanceId};
 use saga_runner_kernel::input::{Control, Input, InputBody, SourceStream, WorkOutcome, WorkResult};
 use saga_runner_kernel::patch::Patch;
 use saga_runner_kernel::record::Record;
@@ -16,6 +16,7 @@ use super::aliases::OwnerAnswer;
 use super::apply::{Fate, Turn, passes};
 use super::crash_isolation::{PoisonInput, fingerprint};
 use super::fault::{Fault, OVERFLOW, is_of_process};
+use super::letters::Decided;
 use super::message::Unreadable;
 use super::recording::{HistoryEntry, kind_in_full, source};
 use super::staging::Run;
@@ -78,6 +79,7 @@ impl Run<'_> {
             excerpt: excerpt(input),
             payload_hash: None,
             about: refused_owner(input),
+            met: self.met(id, record.as_ref()),
         };
         self.batch.put_dead_letter(number, &letter)?;
         self.staged
@@ -143,7 +145,7 @@ impl Run<'_> {
     pub(super) fn complete_as_unknown(
         &mut self,
         input: &Input,
-        decided: Option<HistoryOutcome>,
+        decided: Option<Decided>,
         result: &WorkResult,
         reason: &str,
     ) -> Result<Result<Fate, Fault>, StorageError> {
@@ -166,7 +168,7 @@ impl Run<'_> {
     pub(super) fn instead(
         &mut self,
         input: &Input,
-        decided: Option<HistoryOutcome>,
+        decided: Option<Decided>,
         transition: impl Fn(&Definition, &Record, &Context<'_>) -> Result<Patch, Rejection>,
     ) -> Result<Result<Fate, Fault>, StorageError> {
         let id = &input.instance;
@@ -208,6 +210,13 @@ impl Run<'_> {
         Ok(Err(fault))
     }
 
+    /// The version of its saga that an input meets.
+    fn met(&self, id: &InstanceId, record: Option<&Record>) -> Option<DefinitionHash> {
+        let active = || self.ground.definitions.active(&id.saga);
+        let of_record = record.map(|record| record.definition);
+        of_record.or_else(|| active().map(|definition| definition.hash))
+    }
+
     /// Writes a message that never became an input to the dead letters.
     pub fn unreadable(&mut self, stream: SourceStream, message: &Unreadable) -> Result<(), StorageError> {
         self.staged.inputs += 1;
@@ -224,6 +233,7 @@ impl Run<'_> {
             excerpt: message.excerpt.clone(),
             payload_hash: Some(message.payload_hash),
             about: None,
+            met: None,
         };
         self.staged.counts.dead(None, message.reason);
         self.staged.story.unreadable(message, stream, number);

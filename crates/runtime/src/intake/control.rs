@@ -13,6 +13,7 @@ use crate::kernel::ids::{CommandId, EventId, IdError, InstanceId, TimeMs};
 use crate::kernel::input::{
     Control, DomainEvent, OperationVerb, Owner, Question, Verdict, WorkOutcome, WorkResult,
 };
+use crate::kernel::limits::Limits;
 use crate::kernel::outcome::slice;
 use crate::kernel::trace;
 use crate::ports::broker::Message;
@@ -183,7 +184,17 @@ fn decoded(
         ControlVerb::CancelTimer { timer } => operate(OperationVerb::CancelTimer { timer }, principal)?,
         ControlVerb::TryNow { step } => operate(OperationVerb::TryNow { step }, principal)?,
         ControlVerb::Rerun { found } => rerun(found, principal)?,
-        ControlVerb::Restart {} => operate(OperationVerb::Restart, principal)?,
+        ControlVerb::Restart { event: None } => operate(OperationVerb::Restart, principal)?,
+        ControlVerb::Restart { event: Some(event) } => {
+            let event = event.event(&Limits::default());
+            let event = event.map_err(|_| unfit("the event of a restart is no event"))?;
+            operate(
+                OperationVerb::RestartWith {
+                    event: Box::new(event),
+                },
+                principal,
+            )?
+        }
         ControlVerb::CancelChild { parent, undo, known } => Control::CancelChild { parent, undo, known },
         ControlVerb::Heartbeat { work } => Control::Heartbeat { work },
         ControlVerb::Callback { work, ok, error } => {
