@@ -260,7 +260,7 @@ key: {"Tally.*": event.data.tally}
 state: {init: {sum: 0}}
 events:
   Tally.Counted:
-    data:
+    schema:
       type: object
       required: [tally, count, by]
       properties: {tally: {type: string}, count: {type: integer}, by: {type: string}}

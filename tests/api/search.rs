@@ -237,7 +237,7 @@ key: {"Lend.*": event.data.lend}
 state: {init: {}}
 steps:
   sign: {wait: {signal: sign}}
-  credit: {wait: {event: Lend.Rated}, timeout: 30d, on_timeout: {fail: {code: unrated}}}
+  credit: {wait: {event: Lend.Rated, timeout: 30d}, on_timeout: {fail: {code: unrated}}}
 "#;
     let mut rig = Rig::new(None, "30m", Duration::ZERO, json!({})).await;
     rig.add_saga("lend", LEND);

@@ -255,10 +255,12 @@ async fn an_instance_that_an_event_has_started_is_restarted_with_it_and_the_even
 apiVersion: sagas/v1
 kind: Saga
 name: sale
-start: {event: Sale.Opened}
+start: Sale.Opened
 reuse: always
 key: {"Sale.*": event.data.sale}
-state: {init: {amount: "${event.data.amount}"}}
+state: {init: {amount: 0}}
+handlers:
+  Sale.Opened: {set: {amount: "${event.data.amount}"}}
 steps:
   charge: {effect: charge, with: {amount: "${state.amount}"}, compensate: none}
 "#;

@@ -137,7 +137,9 @@ kind: Saga
 name: ratio
 start: Ratio.Opened
 key: {"Ratio.*": event.data.ratio}
-state: {init: {shares: ["${100 / event.data.by}"]}}
+state: {init: {shares: []}}
+handlers:
+  Ratio.Opened: {set: {shares: ["${100 / event.data.by}"]}}
 machine:
   initial: open
   states:

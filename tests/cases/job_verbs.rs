@@ -108,7 +108,7 @@ async fn a_job_that_pauses_holds_exactly_the_selected_instances_although_its_pro
     let mut rig = opened().await;
     let job = carried_out(&mut rig, json!({"verb": "pause", "filter": of_a()})).await;
     let id = job["id"].as_str().expect("an id");
-    exactly_the_selected(&rig, id, |view| view["paused"]["by"] == "ada").await;
+    exactly_the_selected(&rig, id, |view| view["blocked_by"]["paused"]["by"] == "ada").await;
     assert_eq!(counted(&rig, "blocked_by=paused").await, SELECTED as u64);
 }
 
@@ -137,7 +137,14 @@ async fn a_job_that_retries_ended_instances_begins_each_once_again_although_its_
         view["generation"] == 2 && view["phase"] == "running"
     })
     .await;
-    assert_eq!(counted(&rig, "phase=failed").await, 1);
+    let other = get(&rig, "/v1/tenants/acme/sagas/ask/instances/b-000")
+        .await
+        .json();
+    assert_eq!(
+        (&other["phase"], &other["generation"]),
+        (&json!("failed"), &json!(1)),
+        "{other}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,4 +1,4 @@
-//! Jobs about dead letters. A letter is decided once: with the decision it is gone, and what becomes of its input is another one.
+//! Jobs about dead letters. A letter is decided once: with the decision it is gone, and one that a failed retry leaves has another number.
 
 use std::mem::size_of;
 
@@ -141,7 +141,7 @@ impl Carried<'_> {
         Ok(true)
     }
 
-    /// Decides about the next letters and counts what came of it. Whether the job goes on here.
+    /// Decides about the next letters and counts the outcomes. Whether the job goes on here.
     pub(super) async fn decide_batch(&mut self) -> Result<bool, Trouble> {
         self.renew().await?;
         if !self.load_chunk().await? {
@@ -243,7 +243,7 @@ impl Carried<'_> {
         }
     }
 
-    /// What came of the decision of this job, as the history of the instance tells it; `None`: it tells of none.
+    /// The outcome of the decision of this job, as the history of the instance tells it; `None`: it tells of none.
     async fn came(
         &self,
         shard: &Shown,

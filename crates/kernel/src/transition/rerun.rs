@@ -57,7 +57,7 @@ pub fn restart_obstacle(
     let of_input = || {
         match event {
         None => record.input.is_none().then(|| {
-            "an event has started it that is no longer in its stream, or came by an alias: publish the event anew, with another \
+            "an event has started it that is no longer in its stream, or came by an alias: publish the event again, with another \
              id, where `reuse` of the saga allows it, or retry the instance"
                 .to_owned()
         }),

@@ -187,7 +187,7 @@ impl Run<'_> {
                 "nothing waits for it any more: it can be discarded only".into(),
             )));
         }
-        let opened_behind = self.note_decision(input, decided, order.edited.is_some())?;
+        let opened_behind = self.note_decision(input, decided)?;
         Ok(Ok((Fate::Done, opened_behind)))
     }
 
@@ -211,7 +211,7 @@ impl Run<'_> {
                 discard_timer(definition, &input.instance, record, input, context)
             }),
             InputBody::Event(_) | InputBody::Control(_) => {
-                self.note_decision(input, decided, false)?;
+                self.note_decision(input, decided)?;
                 Ok(Ok(Fate::Done))
             }
         }
@@ -219,13 +219,9 @@ impl Run<'_> {
 
     /// Adds to the history of an instance what an operator has decided about one of its dead letters. An edited input that is about
     /// to begin an instance has its decision before that: gives the row.
-    fn note_decision(
-        &mut self,
-        input: &Input,
-        decided: Decided,
-        is_edited: bool,
-    ) -> Result<Option<u64>, StorageError> {
+    fn note_decision(&mut self, input: &Input, decided: Decided) -> Result<Option<u64>, StorageError> {
         let id = &input.instance;
+        let is_edited = matches!(decided.outcome, HistoryOutcome::Edited { .. });
         let record = self.staged.records.take(self.batch, id)?;
         if record.is_none() && !is_edited {
             self.staged.records.give_back(id, None);

@@ -67,24 +67,10 @@ impl Run<'_> {
     ) -> Result<Fate, StorageError> {
         let id = &input.instance;
         let number = self.next_sequence();
-        let mut letter = DeadLetter {
-            tenant: id.tenant.clone(),
-            reason: fault.reason.to_owned(),
-            message: fault.message,
-            subject: kind_in_full(input),
-            time: input.time,
-            source: source(input),
-            attempts: turn.attempts,
-            input: Some(input.clone()),
-            excerpt: excerpt(input),
-            payload_hash: None,
-            about: refused_owner(input),
-            met: self.met(id, record.as_ref()),
-        };
+        let mut letter = self.letter(input, record.as_ref(), &fault, turn);
         self.batch.put_dead_letter(number, &letter)?;
-        self.staged
-            .story
-            .dead(input, record.as_ref(), &letter.reason, number);
+        let story = &mut self.staged.story;
+        story.dead(input, record.as_ref(), &letter.reason, number);
         if let (InputBody::Control(Control::RegisterAlias { owner }), Some(alias)) =
             (&input.body, Alias::of(&id.key))
         {
@@ -208,6 +194,24 @@ impl Run<'_> {
         };
         self.staged.records.give_back(id, Some(record));
         Ok(Err(fault))
+    }
+
+    fn letter(&self, input: &Input, record: Option<&Record>, fault: &Fault, turn: Turn) -> DeadLetter {
+        let id = &input.instance;
+        DeadLetter {
+            tenant: id.tenant.clone(),
+            reason: fault.reason.to_owned(),
+            message: fault.message.clone(),
+            subject: kind_in_full(input),
+            time: input.time,
+            source: source(input),
+            attempts: turn.attempts,
+            input: Some(input.clone()),
+            excerpt: excerpt(input),
+            payload_hash: None,
+            about: refused_owner(input),
+            met: self.met(id, record),
+        }
     }
 
     /// The version of its saga that an input meets.

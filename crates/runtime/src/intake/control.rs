@@ -7,7 +7,8 @@ use super::decode::{Decoded, Decoder, Defect};
 use crate::kernel::alias::{Alias, Via};
 use crate::kernel::envelope::{
     CallbackMessage, ControlMessage, ControlVerb, ErrorPayload, FORWARD, ForwardedEvent, Principal,
-    ResultType, Role, Sender, StepFound, Stuck, callback_outcome, callback_request, callback_verb, operation,
+    ResultType, Role, Sender, StartedBy, StepFound, Stuck, callback_outcome, callback_request, callback_verb,
+    operation,
 };
 use crate::kernel::ids::{CommandId, EventId, IdError, InstanceId, TimeMs};
 use crate::kernel::input::{
@@ -184,17 +185,7 @@ fn decoded(
         ControlVerb::CancelTimer { timer } => operate(OperationVerb::CancelTimer { timer }, principal)?,
         ControlVerb::TryNow { step } => operate(OperationVerb::TryNow { step }, principal)?,
         ControlVerb::Rerun { found } => rerun(found, principal)?,
-        ControlVerb::Restart { event: None } => operate(OperationVerb::Restart, principal)?,
-        ControlVerb::Restart { event: Some(event) } => {
-            let event = event.event(&Limits::default());
-            let event = event.map_err(|_| unfit("the event of a restart is no event"))?;
-            operate(
-                OperationVerb::RestartWith {
-                    event: Box::new(event),
-                },
-                principal,
-            )?
-        }
+        ControlVerb::Restart { event } => operate(restart(event)?, principal)?,
         ControlVerb::CancelChild { parent, undo, known } => Control::CancelChild { parent, undo, known },
         ControlVerb::Heartbeat { work } => Control::Heartbeat { work },
         ControlVerb::Callback { work, ok, error } => {
@@ -288,6 +279,17 @@ fn rerun(found: Vec<StepFound>, principal: Principal) -> Result<Control, Defect>
     let found: Result<Vec<_>, _> = found.into_iter().map(StepFound::finding).collect();
     let found = found.map_err(unfit)?;
     operate(OperationVerb::Rerun { found }, principal)
+}
+
+fn restart(event: Option<Box<StartedBy>>) -> Result<OperationVerb, Defect> {
+    let Some(event) = event else {
+        return Ok(OperationVerb::Restart);
+    };
+    let event = event.event(&Limits::default());
+    let event = event.map_err(|_| unfit("the event of a restart is no event"))?;
+    Ok(OperationVerb::RestartWith {
+        event: Box::new(event),
+    })
 }
 
 fn operate(verb: OperationVerb, principal: Principal) -> Result<Control, Defect> {

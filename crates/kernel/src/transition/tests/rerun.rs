@@ -1,5 +1,6 @@
 //! Another go at an instance that has ended without success.
 
+use saga_runner_language::ids::EventId;
 use saga_runner_language::limits::Limits;
 use serde_json::json;
 
@@ -7,7 +8,7 @@ use super::build::{loaded, loaded_as};
 use super::operations::operate;
 use super::world::World;
 use crate::children::SagaMessage;
-use crate::input::{Control, Finding, Found, InputBody, OnConflict, OperationVerb, Origin};
+use crate::input::{Control, DomainEvent, Finding, Found, InputBody, OnConflict, OperationVerb, Origin};
 use crate::ledger::LedgerStatus;
 use crate::patch::{IgnoreReason, Outcome};
 use crate::record::{Phase, StepStatus};
@@ -250,7 +251,7 @@ fn a_restart_keeps_nothing_but_the_input() {
 
 #[test]
 fn a_restart_begins_with_the_event_again_and_no_repetition_of_it_begins_a_third_time() {
-    let body = "start: {event: Order.Placed}\nkey: {\"*\": event.data.id}\nreuse: always\nstate: {init: {total: \"${event.data.total}\"}}\nsteps:\n  pay: {effect: charge, with: {}, compensate: {effect: refund}}\n";
+    let body = "start: Order.Placed\nkey: {\"*\": event.data.id}\nreuse: always\nstate: {init: {total: 0}}\nhandlers: {Order.Placed: {set: {total: \"${event.data.total}\"}}}\nsteps:\n  pay: {effect: charge, with: {}, compensate: {effect: refund}}\n";
     let mut world = World::new(loaded_as(body));
     let placed = world.event_input("Order.Placed", &json!({"id": "o-1", "total": 3}));
     let InputBody::Event(event) = &placed.body else {

@@ -138,7 +138,9 @@ name: list
 start: List.Opened
 key: {'List.*': event.data.list}
 state:
-  init: {items: ['${100 / event.data.by}']}
+  init: {items: []}
+handlers:
+  List.Opened: {set: {items: ['${100 / event.data.by}']}}
 machine:
   initial: open
   states:
