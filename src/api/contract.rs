@@ -252,9 +252,16 @@ fn tenants() -> Vec<Row> {
         ("GET /timers", json("DueTimers")),
         ("GET /outbox", json("OutboxItems")),
         ("GET /dead-letters", json("DeadLetters")),
-        ("GET /dead-letters/{id}", json("DeadLetter")),
-        ("POST /dead-letters/{id}/retry", nothing().refuses(&[409])),
-        ("POST /dead-letters/{id}/discard", nothing().refuses(&[409])),
+        ("GET /dead-letters/count", json("DeadLetterCount")),
+        ("GET /dead-letters/{id}", json("DeadLetterDetail")),
+        (
+            "POST /dead-letters/{id}/retry",
+            nothing().reads("DeadLetterRetry").refuses(&[409, 422]),
+        ),
+        (
+            "POST /dead-letters/{id}/discard",
+            nothing().reads("DeadLetterDiscard").refuses(&[409]),
+        ),
     ]
 }
 

@@ -1,4 +1,4 @@
-//! Events, instances and dead letters of one tenant.
+//! Events and instances of one tenant.
 
 use axum::Json;
 use axum::body::Bytes;
@@ -23,7 +23,7 @@ use crate::kernel::ids::{InstanceId, Key};
 use crate::kernel::input::CancelMode;
 use crate::kernel::json;
 use crate::kernel::limits::Limits;
-use crate::ports::control::{ControlError, LetterDecision, Patience, StartRequest};
+use crate::ports::control::{Patience, StartRequest};
 
 /// History entries of an instance where the request does not say.
 const HISTORY_DEFAULT: usize = 100;
@@ -411,31 +411,6 @@ async fn ask(
     let waiting = wait.of_command(state)?;
     let requested = state.control.control(id, message, waiting.patience).await?;
     requests::commanded(requested)
-}
-
-pub async fn retry_dead_letter(
-    State(state): State<ApiState>,
-    Path(names): Path<Names>,
-) -> Result<Response, Problem> {
-    decide_letter(&state, &names, LetterDecision::Retry).await
-}
-
-pub async fn discard_dead_letter(
-    State(state): State<ApiState>,
-    Path(names): Path<Names>,
-) -> Result<Response, Problem> {
-    decide_letter(&state, &names, LetterDecision::Discard).await
-}
-
-async fn decide_letter(
-    state: &ApiState,
-    names: &Names,
-    decision: LetterDecision,
-) -> Result<Response, Problem> {
-    let tenant = extract::tenant(state.tenancy, names)?;
-    let id = names.get("id").map_or("", String::as_str);
-    state.control.decide(&tenant, id, decision).await?;
-    Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 /// The body, or why there is none.

@@ -16,17 +16,18 @@ use super::auth;
 use super::extract::{self, Names};
 use super::instances::{body_of, control_request, sized};
 use super::problem::Problem;
+use super::queries::LetterParameters;
 use super::requests;
 use super::search::FilterParameters;
 use crate::kernel::envelope::{FoundAs, Role};
 use crate::kernel::input::CancelMode;
-use crate::ports::control::{JobCommand, JobOptions, JobOrder, JobRequest, JobVerb};
+use crate::ports::control::{JobCommand, JobFilter, JobOptions, JobOrder, JobRequest, JobVerb};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StartRequest {
     verb: JobVerb,
-    /// The parameters of the list of instances, by name.
+    /// The parameters of the list of instances, or of that of dead letters, by name.
     filter: BTreeMap<String, String>,
     #[serde(default)]
     by: String,
@@ -47,6 +48,8 @@ struct StartRequest {
     found: Option<FoundAs>,
     #[serde(default)]
     to: Option<String>,
+    #[serde(default)]
+    all: bool,
 }
 
 /// Stores a job, or says what it would be about: 202 with the job, 200 with the plan of a dry run.
@@ -60,8 +63,13 @@ pub async fn start(
     if request.rate == Some(0) {
         return Err(Problem::invalid("`rate` is a number of instances a second, from 1").of("body", "rate"));
     }
+    let filter = if request.verb.is_about_letters() {
+        JobFilter::Letters(LetterParameters::read(&request.filter)?.filter()?)
+    } else {
+        JobFilter::Instances(FilterParameters::read(&request.filter)?.filter()?)
+    };
     let job = JobRequest {
-        filter: FilterParameters::read(&request.filter)?.filter()?,
+        filter,
         order: JobOrder {
             verb: request.verb,
             options: JobOptions {
@@ -70,6 +78,7 @@ pub async fn start(
                 step: request.step,
                 found: request.found,
                 to: request.to,
+                all: request.all,
             },
             filter: request.filter,
             principal: auth::operator(request.by, request.reason),

@@ -69,6 +69,7 @@ const PAGES: [(&str, &str); 19] = [
     ("SR0513", include_str!("../../docs/errors/SR0513.md")),
     ("SR0514", include_str!("../../docs/errors/SR0514.md")),
     ("SR0515", include_str!("../../docs/errors/SR0515.md")),
+    ("SR0518", include_str!("../../docs/errors/SR0518.md")),
     ("SR0521", include_str!("../../docs/errors/SR0521.md")),
     ("SR0522", include_str!("../../docs/errors/SR0522.md")),
     ("SR0523", include_str!("../../docs/errors/SR0523.md")),
@@ -154,6 +155,19 @@ impl Problem {
     pub fn with_outcome(mut self, outcome: serde_json::Value) -> Self {
         self.outcome = Some(outcome);
         self
+    }
+
+    /// Of edited data that could not be applied: by which reason of dead letters, and what is wrong.
+    pub fn unfit(reason: &str, message: &str) -> Self {
+        let mut problem = Self::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "edited data do not fit",
+            "SR0518",
+            format!("the edited input would be of no use, and nothing was changed: {reason}: {message}"),
+        );
+        let finding = serde_json::json!({"in": "body", "name": "data", "detail": message, "reason": reason});
+        problem.errors.push(finding);
+        problem
     }
 
     pub fn gone(detail: impl Into<String>) -> Self {
@@ -255,6 +269,10 @@ impl From<ControlError> for Problem {
             ControlError::Invalid(detail) => Self::invalid(detail),
             ControlError::Conflict(detail) => Self::conflict(detail),
             ControlError::Mismatch(detail) => Self::mismatch(detail),
+            ControlError::Unfit { reason, message } => Self::unfit(&reason, &message),
+            ControlError::Forbidden(detail) => {
+                Self::new(StatusCode::FORBIDDEN, "not allowed", "SR0513", detail)
+            }
             ControlError::Gone(detail) => Self::gone(detail),
             ControlError::Unavailable(detail) => Self::unavailable(detail),
         }

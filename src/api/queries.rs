@@ -1,5 +1,7 @@
 //! What operators ask: why an instance does not go on, what happened to it, which inputs could not be applied.
 
+use std::collections::BTreeMap;
+
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
@@ -9,7 +11,9 @@ use serde_json::json;
 use super::ApiState;
 use super::extract::{self, Names, PageParameters, Parameters};
 use super::problem::Problem;
-use crate::ports::control::{ArchivedInstance, ControlError, LetterFilter};
+use super::search;
+use crate::kernel::input::SourceStream;
+use crate::ports::control::{ArchivedInstance, ControlError, LetterFilter, LetterKind, LetterTrait};
 
 /// Why an instance does not go on, with the evidence.
 pub async fn why(State(state): State<ApiState>, Path(names): Path<Names>) -> Result<Response, Problem> {
@@ -63,31 +67,149 @@ fn archived_page(archived: ArchivedInstance, after: usize, limit: usize) -> Resp
     Json(page).into_response()
 }
 
-/// `?saga=...&key=...&reason=...&after=...&limit=...`
+/// The query parameters by which dead letters are chosen.
+pub const LETTER_FILTER: &[&str] = &[
+    "saga",
+    "key",
+    "key_prefix",
+    "reason",
+    "kind",
+    "stream",
+    "subject_prefix",
+    "older_than",
+    "newer_than",
+];
+/// Those of the list.
+pub const LETTERS: &[&str] = &[
+    "saga",
+    "key",
+    "key_prefix",
+    "reason",
+    "kind",
+    "stream",
+    "subject_prefix",
+    "older_than",
+    "newer_than",
+    "after",
+    "limit",
+];
+/// Those of the count.
+pub const LETTER_COUNT: &[&str] = &[
+    "saga",
+    "key",
+    "key_prefix",
+    "reason",
+    "kind",
+    "stream",
+    "subject_prefix",
+    "older_than",
+    "newer_than",
+    "by",
+];
+
+/// The query of a list or count of dead letters, or the filter of a job.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LetterParameters {
     saga: Option<String>,
     key: Option<String>,
+    key_prefix: Option<String>,
     reason: Option<String>,
+    kind: Option<String>,
+    stream: Option<String>,
+    subject_prefix: Option<String>,
+    older_than: Option<String>,
+    newer_than: Option<String>,
+    by: Option<String>,
     after: Option<String>,
     limit: Option<String>,
 }
 
-/// Dead letters of the tenant: `?saga=...&key=...&reason=...&after=<cursor>&limit=<1..500>`.
+/// What the streams are called that bring inputs.
+const STREAMS: [(&str, SourceStream); 3] = [
+    ("events", SourceStream::AggregateEvents),
+    ("results", SourceStream::WorkflowEvents),
+    ("commands", SourceStream::WorkflowCommands),
+];
+
+impl LetterParameters {
+    /// Reads a filter that is no query.
+    ///
+    /// # Errors
+    /// [`Problem`] for an unknown name.
+    pub fn read(named: &BTreeMap<String, String>) -> Result<Self, Problem> {
+        if let Some(name) = named.keys().find(|name| !LETTER_FILTER.contains(&name.as_str())) {
+            let known = LETTER_FILTER.join(", ");
+            let detail = format!("filter: {name:?} is not one of {known}");
+            return Err(Problem::invalid(detail).of("body", "filter"));
+        }
+        serde_json::from_value(serde_json::json!(named))
+            .map_err(|error| Problem::invalid(format!("filter: {error}")).of("body", "filter"))
+    }
+
+    /// # Errors
+    /// [`Problem`] for what is not a value of its parameter.
+    pub fn filter(&self) -> Result<LetterFilter, Problem> {
+        let age = |name: &str, text: &Option<String>| {
+            let text = text.as_deref();
+            text.map(|text| search::age_of(name, text)).transpose()
+        };
+        let kinds = LetterKind::ALL.map(|kind| (kind.as_str(), kind));
+        Ok(LetterFilter {
+            saga: self.saga.clone(),
+            key: self.key.clone(),
+            key_prefix: self.key_prefix.clone(),
+            reason: self.reason.clone(),
+            kind: one_of("kind", self.kind.as_deref(), &kinds)?,
+            stream: one_of("stream", self.stream.as_deref(), &STREAMS)?,
+            subject_prefix: self.subject_prefix.clone(),
+            older_than: age("older_than", &self.older_than)?,
+            newer_than: age("newer_than", &self.newer_than)?,
+        })
+    }
+}
+
+fn one_of<T: Copy>(name: &str, text: Option<&str>, all: &[(&str, T)]) -> Result<Option<T>, Problem> {
+    let Some(text) = text else { return Ok(None) };
+    let known = all.iter().find(|(known, _)| *known == text);
+    known.map(|(_, value)| Some(*value)).ok_or_else(|| {
+        let names: Vec<&str> = all.iter().map(|(known, _)| *known).collect();
+        let detail = format!("{name}: {text:?} is not one of {}", names.join(", "));
+        Problem::invalid(detail).of("query", name)
+    })
+}
+
+/// Dead letters of the tenant that a filter selects, oldest first.
 pub async fn dead_letters(
     State(state): State<ApiState>,
     Path(names): Path<Names>,
     Parameters(query): Parameters<LetterParameters>,
 ) -> Result<Response, Problem> {
     let tenant = extract::tenant(state.tenancy, &names)?;
-    let filter = LetterFilter {
-        saga: query.saga,
-        key: query.key,
-        reason: query.reason,
-    };
+    if query.by.is_some() {
+        return Err(Problem::invalid("`by` is a parameter of the count").of("query", "by"));
+    }
+    let filter = query.filter()?;
     let page = PageParameters::new(query.after, query.limit).page()?;
     Ok(Json(state.control.dead_letters(&tenant, filter, page).await?).into_response())
+}
+
+/// How many there are, by reason or by something else that they have in common.
+pub async fn count_dead_letters(
+    State(state): State<ApiState>,
+    Path(names): Path<Names>,
+    Parameters(query): Parameters<LetterParameters>,
+) -> Result<Response, Problem> {
+    let tenant = extract::tenant(state.tenancy, &names)?;
+    if query.after.is_some() || query.limit.is_some() {
+        return Err(
+            Problem::invalid("a count has no pages: leave out `after` and `limit`").of("query", "after"),
+        );
+    }
+    let all = LetterTrait::ALL.map(|one| (one.as_str(), one));
+    let by = one_of("by", query.by.as_deref(), &all)?.unwrap_or(LetterTrait::Reason);
+    let filter = query.filter()?;
+    Ok(Json(state.control.count_letters(&tenant, filter, by).await?).into_response())
 }
 
 /// One dead letter.

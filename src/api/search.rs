@@ -16,7 +16,7 @@ use crate::kernel::expr::{Expr, Root};
 use crate::kernel::ids::SagaName;
 use crate::kernel::instance_status::{BlockedCause, Waits};
 use crate::kernel::record::Phase;
-use crate::ports::control::InstanceFilter;
+use crate::ports::control::{InstanceFilter, InstanceTrait};
 
 /// Bytes of a condition.
 const CONDITION_BYTES_MAX: usize = 4_096;
@@ -36,7 +36,7 @@ pub const LIST: &[&str] = &[
     "limit",
 ];
 /// The query parameters that [`count`] knows.
-pub const COUNT: &[&str] = &["saga", "phase", "blocked_by", "waits_for", "error"];
+pub const COUNT: &[&str] = &["saga", "phase", "blocked_by", "waits_for", "error", "by"];
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -90,6 +90,7 @@ impl FilterParameters {
             blocked_by: self.blocked_by,
             waits_for: self.waits_for,
             error: self.error,
+            by: None,
         };
         let age = |name: &str, text: Option<String>| text.map(|age| age_of(name, &age)).transpose();
         Ok(InstanceFilter {
@@ -110,6 +111,7 @@ pub struct CountParameters {
     blocked_by: Option<String>,
     waits_for: Option<String>,
     error: Option<String>,
+    by: Option<String>,
 }
 
 /// Instances across sagas, as summaries.
@@ -135,13 +137,22 @@ pub async fn list(
     Ok(Json(state.control.search(&tenant, filter, page).await?).into_response())
 }
 
-/// How many instances there are, in all and by status.
+/// How many instances there are, in all and by status, or by what they have in common.
 pub async fn count(
     State(state): State<ApiState>,
     Path(names): Path<Names>,
-    Parameters(query): Parameters<CountParameters>,
+    Parameters(mut query): Parameters<CountParameters>,
 ) -> Result<Response, Problem> {
     let tenant = extract::tenant(state.tenancy, &names)?;
+    if let Some(by) = query.by.take() {
+        let known = InstanceTrait::ALL.into_iter().find(|one| one.as_str() == by);
+        let by = known.ok_or_else(|| {
+            let all = InstanceTrait::ALL.map(InstanceTrait::as_str).join(", ");
+            Problem::invalid(format!("by: {by:?} is not one of {all}")).of("query", "by")
+        })?;
+        let grouped = state.control.group(&tenant, filter(query)?, by).await?;
+        return Ok(Json(grouped).into_response());
+    }
     Ok(Json(state.control.count(&tenant, filter(query)?).await?).into_response())
 }
 

@@ -70,7 +70,7 @@ pub async fn restart(
     Parameters(wait): Parameters<WaitParameters>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
-    operate(&state, &names, wait, body, ControlVerb::Restart {}).await
+    operate(&state, &names, wait, body, ControlVerb::Restart { event: None }).await
 }
 
 /// Deletes an instance that has ended, with its history; needs a reason.

@@ -147,7 +147,8 @@ fn begins(
     };
     let obstacle = match &operation.verb {
         OperationVerb::Rerun { found } => rerun_obstacle(definition, record, found, limits),
-        OperationVerb::Restart => restart_obstacle(definition, record),
+        OperationVerb::Restart => restart_obstacle(definition, record, None),
+        OperationVerb::RestartWith { event } => restart_obstacle(definition, record, Some(event)),
         verb => {
             return Some(ControlError::Conflict(nothing_to_do(
                 definition, record, key, verb,
@@ -352,7 +353,7 @@ fn nothing_to_do(definition: &Definition, record: &Record, key: &Key, verb: &Ope
         OperationVerb::TryNow { step: None } => {
             format!("nothing of instance {key}, which is {phase}, backs off")
         }
-        OperationVerb::Rerun { .. } | OperationVerb::Restart => {
+        OperationVerb::Rerun { .. } | OperationVerb::Restart | OperationVerb::RestartWith { .. } => {
             format!("instance {key} is {phase}: only one that has ended can be begun again")
         }
         OperationVerb::Pause | OperationVerb::Resume | OperationVerb::Kill => {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use serde_json::Value;
 
 use super::control::blocking;
@@ -15,7 +16,8 @@ use crate::kernel::definition::model::Action;
 use crate::kernel::definition::{Definition, EffectDefinition};
 use crate::kernel::envelope::APPLIED_HEADER;
 use crate::kernel::ids::{CommandId, EffectName, InstanceId};
-use crate::kernel::input::{Found, InputBody, SourceStream, StuckDecision};
+use crate::kernel::input::{Found, Input, InputBody, Origin, SourceStream, StuckDecision};
+use crate::kernel::letters;
 use crate::kernel::outcome::EFFECT_UNSENDABLE;
 use crate::kernel::patch::Note;
 use crate::kernel::recorded::{LetterDecision, Recorded, RecordedBody, RecordedOutcome};
@@ -68,7 +70,8 @@ pub(super) async fn recorded(
     let (count, mut last) = (rows.len(), None);
     let mut inputs = Vec::with_capacity(count);
     for (at, (number, row)) in (1..).zip(rows) {
-        let input = redacted(body(node, id, &row).await?, &in_force.effects, definition);
+        let input = redacted(body(node, id, number, &row).await?, &in_force.effects, definition);
+        let input = of_edit(input, &row, &in_force.effects);
         let input = Recorded {
             cluster,
             tenant: id.tenant.as_str().to_owned(),
@@ -86,7 +89,8 @@ pub(super) async fn recorded(
                 | HistoryOutcome::Deferred
                 | HistoryOutcome::Ignored(_)
                 | HistoryOutcome::Retried { .. }
-                | HistoryOutcome::Discarded { .. } => None,
+                | HistoryOutcome::Discarded { .. }
+                | HistoryOutcome::Edited { .. } => None,
             },
             notes: row.notes,
         };
@@ -115,7 +119,7 @@ fn read_cursor(text: &str) -> Result<(u32, u64), ControlError> {
 }
 
 /// The input without what its effect redacts of results, whoever told them.
-fn redacted(
+pub(super) fn redacted(
     body: RecordedBody,
     effects: &[Arc<EffectDefinition>],
     definition: Option<&Definition>,
@@ -130,7 +134,7 @@ fn redacted(
     match &mut body {
         RecordedBody::Result {
             effect: Some(name),
-            outcome: RecordedOutcome::Ok(result),
+            outcome: RecordedOutcome::Ok(result) | RecordedOutcome::Unusable { result, .. },
             ..
         } => hide(name, result),
         RecordedBody::DecideStuck(StuckDecision {
@@ -158,10 +162,67 @@ fn redacted(
     body
 }
 
-async fn body(node: &Node, id: &InstanceId, row: &HistoryRow) -> Result<RecordedBody, ControlError> {
+/// An edit without what its effect redacts of results.
+fn of_edit(body: RecordedBody, row: &HistoryRow, effects: &[Arc<EffectDefinition>]) -> RecordedBody {
+    let RecordedBody::EditedLetter {
+        mut original,
+        mut edited,
+    } = body
+    else {
+        return body;
+    };
+    let name = row.kind.strip_prefix("result of ");
+    let effect = effects.iter().find(|effect| Some(effect.name.as_str()) == name);
+    for path in effect.iter().flat_map(|effect| &effect.redaction.result) {
+        path.hide_value(&mut original);
+        path.hide_value(&mut edited);
+    }
+    RecordedBody::EditedLetter { original, edited }
+}
+
+/// What an operator has made of the data of an input that row `number` is about, and where the message is that was edited.
+async fn edited(
+    node: &Node,
+    id: &InstanceId,
+    number: u64,
+    row: &HistoryRow,
+) -> Result<Option<(Bytes, SourceStream, u64)>, ControlError> {
+    let reader = node.shard(id).await?.reader;
+    let rows = blocking(&node.tasks, move || reader.history(Some(number), EDIT_ROWS)).await?;
+    let edits = rows
+        .into_iter()
+        .filter(|(_, before)| before.input_id == row.input_id);
+    let mut data = None;
+    for (_, before) in edits {
+        if let HistoryOutcome::Edited { edited, .. } = before.outcome {
+            let data = data.get_or_insert(edited);
+            if let Some((stream, sequence)) = before.source {
+                return Ok(Some((data.clone(), stream, sequence)));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Rows of the history among which the edit of an input is looked for.
+const EDIT_ROWS: usize = 1_000;
+
+async fn body(
+    node: &Node,
+    id: &InstanceId,
+    number: u64,
+    row: &HistoryRow,
+) -> Result<RecordedBody, ControlError> {
     match &row.outcome {
         HistoryOutcome::Retried { .. } => return Ok(RecordedBody::DeadLetter(LetterDecision::Retry)),
         HistoryOutcome::Discarded { .. } => return Ok(RecordedBody::DeadLetter(LetterDecision::Discard)),
+        HistoryOutcome::Edited { original, edited, .. } => {
+            let json = |bytes: &[u8]| serde_json::from_slice(bytes).unwrap_or(Value::Null);
+            return Ok(RecordedBody::EditedLetter {
+                original: json(original),
+                edited: json(edited),
+            });
+        }
         HistoryOutcome::Applied
         | HistoryOutcome::Deferred
         | HistoryOutcome::Ignored(_)
@@ -170,8 +231,14 @@ async fn body(node: &Node, id: &InstanceId, row: &HistoryRow) -> Result<Recorded
     let missing = RecordedBody::Missing {
         kind: row.kind.clone(),
     };
+    let edit = if row.notes.contains(&Note::Edited) {
+        edited(node, id, number, row).await?
+    } else {
+        None
+    };
+    let source = edit.as_ref().map(|(_, stream, sequence)| (*stream, *sequence));
     let broker = &node.running_or_unavailable()?.broker;
-    let (stream, found) = if let Some((stream, sequence)) = row.source {
+    let (stream, found) = if let Some((stream, sequence)) = row.source.or(source) {
         let name = streams::name(&node.manifest, stream);
         (stream, broker.message_at(name, sequence).await)
     } else if let Some(subject) = published(id, row) {
@@ -197,7 +264,18 @@ async fn body(node: &Node, id: &InstanceId, row: &HistoryRow) -> Result<Recorded
         Ok(Decoded::Control { control, .. }) => InputBody::Control(control),
         Ok(Decoded::Known) | Err(_) => return Ok(missing),
     };
-    Ok(RecordedBody::of(&body))
+    let Some((data, ..)) = edit else {
+        return Ok(RecordedBody::of(&body));
+    };
+    let came = Input {
+        instance: id.clone(),
+        id: row.input_id.clone(),
+        time: row.time,
+        origin: Origin::Local,
+        body,
+    };
+    let edited = letters::edited(&came, &data, &node.manifest.limits);
+    Ok(edited.map_or(missing, |edited| RecordedBody::of(&edited.body)))
 }
 
 /// Where the result of a call of this process stands that came to the shard without a message.
@@ -211,7 +289,7 @@ fn published(id: &InstanceId, row: &HistoryRow) -> Option<String> {
     Some(subject.render())
 }
 
-fn message(stored: StoredMessage) -> Message {
+pub(super) fn message(stored: StoredMessage) -> Message {
     Message {
         subject: stored.subject,
         headers: stored.headers,

@@ -8,7 +8,7 @@ use futures::stream::BoxStream;
 use super::control::{blocking, traced};
 use super::node::Node;
 use super::requests::{self, Asked, Lookout};
-use super::{answers, inputs, pages, schedules, search, streams, why};
+use super::{answers, groups, inputs, pages, restart, schedules, search, streams, why};
 use crate::intake::decode::Decoded;
 use crate::kernel::envelope::{ConflictPolicy, ControlMessage, ControlVerb, Sender};
 use crate::kernel::ids::{InstanceId, SagaName, TenantId, shard_of};
@@ -20,8 +20,8 @@ use crate::kernel::view::{BlockedView, InstanceView, Kept};
 use crate::ports::broker::{Expect, Publication};
 use crate::ports::control::{
     ArchivedInstance, Awaited, ControlError, Happened, HistoryView, InstanceCount, InstanceDetail,
-    InstanceFilter, InstanceSummary, Instances, Page, PageRequest, Patience, Published, Reached,
-    RecordedInputs, RequestOutcome, RequestState, Requested, StartRequest, rfc3339,
+    InstanceFilter, InstanceGroups, InstanceSummary, InstanceTrait, Instances, Page, PageRequest, Patience,
+    Published, Reached, RecordedInputs, RequestOutcome, RequestState, Requested, StartRequest, rfc3339,
 };
 use crate::storage::read::Found;
 use crate::storage::rows::HistoryRow;
@@ -80,6 +80,11 @@ impl Instances for Node {
         let mut lookout = self.lookout(instance, patience).await?;
         let message = self.with_parent(instance, message).await?;
         let checked = self.is_here(instance)?;
+        let message = if checked {
+            restart::with_event(self, instance, message).await?
+        } else {
+            message
+        };
         if checked {
             self.check_request(instance, &message).await?;
         }
@@ -139,6 +144,15 @@ impl Instances for Node {
 
     async fn count(&self, tenant: &TenantId, filter: InstanceFilter) -> Result<InstanceCount, ControlError> {
         search::count(self, tenant, filter).await
+    }
+
+    async fn group(
+        &self,
+        tenant: &TenantId,
+        filter: InstanceFilter,
+        by: InstanceTrait,
+    ) -> Result<InstanceGroups, ControlError> {
+        groups::group(self, tenant, filter, by).await
     }
 
     async fn instance(&self, id: &InstanceId, history: usize) -> Result<InstanceDetail, ControlError> {

@@ -1,5 +1,8 @@
 //! What operators see of dead letters.
 
+mod count;
+mod detail;
+
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -8,14 +11,15 @@ use async_trait::async_trait;
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-use super::control::blocking;
 use super::node::Node;
 use super::pages::{self, read_letter_id};
 use crate::kernel::definition::EffectDefinition;
-use crate::kernel::ids::TenantId;
+use crate::kernel::duration::Millis;
+use crate::kernel::ids::{TenantId, TimeMs};
 use crate::kernel::input::{InputBody, WorkOutcome, WorkResult};
 use crate::ports::control::{
-    ControlError, DeadLetterView, DeadLetters, LetterDecision, LetterFilter, Page, PageRequest, rfc3339,
+    ControlError, DeadLetterDetail, DeadLetterView, DeadLetters, LetterCount, LetterFilter, LetterKind,
+    LetterOrder, LetterTrait, Page, PageRequest, rfc3339,
 };
 use crate::shard::mailbox::{Mail, Refused};
 use crate::storage::rows::{DeadLetter, EXCERPT_BYTES};
@@ -31,38 +35,54 @@ impl DeadLetters for Node {
         pages::dead_letters(self, tenant, filter, page).await
     }
 
-    async fn dead_letter(&self, tenant: &TenantId, id: &str) -> Result<DeadLetterView, ControlError> {
-        let unknown = || ControlError::NotFound(format!("no dead letter {id:?}"));
-        let (shard, number) = read_letter_id(id).ok_or_else(unknown)?;
-        if shard >= self.manifest.shards {
-            return Err(unknown());
-        }
-        let reader = self.running_or_unavailable()?.shard(shard).await?.reader;
-        let found = blocking(&self.tasks, move || reader.dead_letter(number)).await?;
-        let letter = found
-            .filter(|letter| letter.tenant == *tenant)
-            .ok_or_else(unknown)?;
-        Ok(view(shard, number, letter, &self.catalog.now().effects))
-    }
-
-    async fn decide(
+    async fn count_letters(
         &self,
         tenant: &TenantId,
-        id: &str,
-        decision: LetterDecision,
-    ) -> Result<(), ControlError> {
-        let running = self.running_or_unavailable()?;
-        let unknown = || ControlError::NotFound(format!("no dead letter {id:?}"));
-        let (shard, number) = read_letter_id(id).ok_or_else(unknown)?;
-        if shard >= self.manifest.shards {
-            return Err(unknown());
+        filter: LetterFilter,
+        by: LetterTrait,
+    ) -> Result<LetterCount, ControlError> {
+        count::count(self, tenant, filter, by).await
+    }
+
+    async fn dead_letter(&self, tenant: &TenantId, id: &str) -> Result<DeadLetterDetail, ControlError> {
+        detail::show(self, tenant, id).await
+    }
+
+    async fn decide(&self, tenant: &TenantId, id: &str, order: LetterOrder) -> Result<(), ControlError> {
+        let (shard, number) = self.named_letter(id)?;
+        order
+            .principal
+            .check()
+            .map_err(|message| ControlError::Invalid(message.to_owned()))?;
+        if order.edited.is_some() && order.principal.reason.trim().is_empty() {
+            return Err(ControlError::Invalid(
+                "who edits a dead letter says why: `reason`".to_owned(),
+            ));
         }
-        let shown = running.shard(shard).await?;
+        self.decide_letter(tenant, (shard, number), order).await
+    }
+}
+
+impl Node {
+    /// Shard and number of the dead letter of this name.
+    fn named_letter(&self, id: &str) -> Result<(u16, u64), ControlError> {
+        let named = read_letter_id(id).filter(|(shard, _)| *shard < self.manifest.shards);
+        named.ok_or_else(|| unknown(id))
+    }
+
+    /// Has the shard decide.
+    pub(super) async fn decide_letter(
+        &self,
+        tenant: &TenantId,
+        (shard, number): (u16, u64),
+        order: LetterOrder,
+    ) -> Result<(), ControlError> {
+        let shown = self.running_or_unavailable()?.shard(shard).await?;
         let (reply, answer) = oneshot::channel();
         let mail = Mail::DeadLetter {
             tenant: tenant.clone(),
             number,
-            decision,
+            order,
             reply,
         };
         let stopped = |_| ControlError::Unavailable(format!("shard {shard} has stopped"));
@@ -73,22 +93,56 @@ impl DeadLetters for Node {
             .map_err(|error| stopped(error.to_string()))?;
         match answer.await.map_err(|error| stopped(error.to_string()))? {
             Ok(()) => Ok(()),
-            Err(Refused::NotFound(_)) => Err(unknown()),
+            Err(Refused::NotFound(_)) => Err(unknown(&pages::letter_id(shard, number))),
+            Err(Refused::Unfit { reason, message }) => Err(ControlError::Unfit {
+                reason: reason.into_owned(),
+                message,
+            }),
+            Err(Refused::Forbidden(why)) => Err(ControlError::Forbidden(why.to_owned())),
             Err(refused @ Refused::Conflict(_)) => Err(ControlError::Conflict(refused.to_string())),
             Err(refused @ Refused::Unavailable { .. }) => Err(ControlError::Unavailable(refused.to_string())),
         }
     }
 }
 
-/// Whether a filter wants a dead letter.
-pub(super) fn is_wanted(filter: &LetterFilter, letter: &DeadLetter) -> bool {
+fn unknown(id: &str) -> ControlError {
+    ControlError::NotFound(format!("no dead letter {id:?}"))
+}
+
+/// Whether a filter wants a dead letter, as of `now`.
+pub(super) fn is_wanted(filter: &LetterFilter, now: TimeMs, letter: &DeadLetter) -> bool {
     let instance = letter.instance();
     let is = |wanted: &Option<String>, found: Option<&str>| {
         wanted.as_deref().is_none_or(|wanted| found == Some(wanted))
     };
+    let begins = |wanted: &Option<String>, found: Option<&str>| {
+        let wanted = wanted.as_deref();
+        wanted.is_none_or(|wanted| found.is_some_and(|found| found.starts_with(wanted)))
+    };
+    let key = instance.map(|id| id.key.as_str());
+    let since = |age: Millis| now.plus_ms(-age.as_i64());
     is(&filter.reason, Some(&letter.reason))
         && is(&filter.saga, instance.map(|id| id.saga.as_str()))
-        && is(&filter.key, instance.map(|id| id.key.as_str()))
+        && is(&filter.key, key)
+        && begins(&filter.key_prefix, key)
+        && begins(&filter.subject_prefix, Some(&letter.subject))
+        && filter.kind.is_none_or(|kind| kind == kind_of(letter))
+        && filter
+            .stream
+            .is_none_or(|stream| letter.source.is_some_and(|(source, _)| source == stream))
+        && filter.older_than.is_none_or(|age| letter.time <= since(age))
+        && filter.newer_than.is_none_or(|age| letter.time >= since(age))
+}
+
+/// What has become the dead letter.
+fn kind_of(letter: &DeadLetter) -> LetterKind {
+    match letter.input.as_ref().map(|input| &input.body) {
+        Some(InputBody::Event(_)) => LetterKind::Event,
+        Some(InputBody::Result(_)) => LetterKind::Result,
+        Some(InputBody::Timer { .. }) => LetterKind::Timer,
+        Some(InputBody::Control(_)) => LetterKind::Control,
+        None => LetterKind::Message,
+    }
 }
 
 /// A dead letter as it is shown, without what `effects` redact.
@@ -102,6 +156,7 @@ pub(super) fn view(
     let instance = letter.instance().cloned();
     DeadLetterView {
         id: pages::letter_id(shard, number),
+        kind: kind_of(&letter).as_str(),
         reason: letter.reason,
         message: letter.message,
         subject: letter.subject,

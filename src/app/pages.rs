@@ -46,7 +46,7 @@ impl Room {
 }
 
 /// How long something is as JSON.
-fn json_bytes(item: &impl Serialize) -> usize {
+pub(super) fn json_bytes(item: &impl Serialize) -> usize {
     struct Count(usize);
 
     impl io::Write for Count {
@@ -198,9 +198,11 @@ pub(super) async fn dead_letters(
             (shard, after) = (shown.index, None);
         }
         let (reader, owned, bound) = (shown.reader.clone(), tenant.clone(), room.bound());
-        let wanted = filter.clone();
+        let (wanted, now) = (filter.clone(), node.clock.now());
         let (found, more) = blocking(&node.tasks, move || {
-            reader.dead_letters_of(&owned, after, bound, |letter| letters::is_wanted(&wanted, letter))
+            reader.dead_letters_of(&owned, after, bound, |letter| {
+                letters::is_wanted(&wanted, now, letter)
+            })
         })
         .await?;
         let mut goes_on_behind = more;

@@ -13,6 +13,7 @@ use crate::kernel::ids::{InstanceId, TimeMs};
 use crate::kernel::input::SourceStream;
 use crate::kernel::patch::{IgnoreReason, Note};
 use crate::kernel::record::Record;
+use crate::kernel::transition;
 use crate::ports::control::{ControlError, InstanceBrief, RequestOutcome, RequestState, rfc3339};
 use crate::shard::ShardState;
 use crate::shard::watchers::Watcher;
@@ -222,10 +223,12 @@ fn outcome_of(shard: u16, asked: &Asked<'_>, answered: Answered) -> Result<Reque
 fn told(shard: u16, was: HistoryOutcome) -> RequestOutcome {
     match was {
         HistoryOutcome::Applied => outcome(RequestState::Applied),
-        HistoryOutcome::Deferred | HistoryOutcome::Retried { .. } => RequestOutcome {
-            reason: Some(was.as_str().to_owned()),
-            ..outcome(RequestState::Pending)
-        },
+        HistoryOutcome::Deferred | HistoryOutcome::Retried { .. } | HistoryOutcome::Edited { .. } => {
+            RequestOutcome {
+                reason: Some(was.as_str().to_owned()),
+                ..outcome(RequestState::Pending)
+            }
+        }
         HistoryOutcome::Ignored(reason) => RequestOutcome {
             reason: Some(reason.as_str().to_owned()),
             ..outcome(RequestState::Ignored)
@@ -319,7 +322,7 @@ pub(super) fn brief(id: &InstanceId, found: &Found) -> InstanceBrief {
         key: id.key.as_str().to_owned(),
         phase: record.phase.as_str(),
         generation: record.generation,
-        started_by: record.start_event.clone(),
+        started_by: transition::started_by(&record.start_event).to_owned(),
         started: time(record.started),
         updated: time(record.updated),
         ended: match found {

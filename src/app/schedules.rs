@@ -57,7 +57,9 @@ async fn order(
     match answer.await.map_err(|_| stopped())? {
         Ok(()) => Ok(()),
         Err(Refused::NotFound(_)) => Err(ControlError::NotFound(format!("saga {saga} has no schedule"))),
-        Err(refused @ Refused::Conflict(_)) => Err(ControlError::Conflict(refused.to_string())),
+        Err(refused @ (Refused::Conflict(_) | Refused::Unfit { .. } | Refused::Forbidden(_))) => {
+            Err(ControlError::Conflict(refused.to_string()))
+        }
         Err(refused @ Refused::Unavailable { .. }) => Err(ControlError::Unavailable(refused.to_string())),
     }
 }

@@ -1,39 +1,123 @@
 //! `dead-letter`: inputs that could not be applied, and decisions about them.
 
-use clap::{Args, Subcommand};
+mod edit;
 
-use super::client::{Client, CommonArguments, escaped};
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use serde_json::{Map, Value, json};
+
+use super::client::{Client, CommonArguments, TenantArguments, escaped};
 use super::confirm::ConfirmArguments;
+use super::job::{Order, rate};
 use super::output::Column;
-use super::pages::PageArguments;
-use crate::app::exit::Failure;
+use super::pages::{PageArguments, joined};
+use crate::app::exit::{self, Failure};
 use crate::app::out;
 
 #[derive(Debug, Subcommand)]
 pub enum DeadLetterCommand {
     /// List inputs that could not be applied, oldest first.
     List(ListArguments),
-    /// Show one, with its reason, message and the first KiB of its payload.
+    /// Count them by reason, or by something else that they have in common.
+    Count(CountArguments),
+    /// Show one: its input, what its definition expects, and what a retry would come to now.
     Show(LetterArguments),
-    /// Apply it again; first fix the cause.
-    Retry(LetterArguments),
+    /// Apply it again, as it came or with other data; first fix the cause.
+    #[command(
+        after_help = "Example: apply an event with a correct amount, in the place of the one that came:\n  \
+        saga-runner dead-letter retry 0-17 --data '{\"order\": \"o-1\", \"amount\": 1200}' --reason 'ticket 7: a comma too many'\n\n\
+        Example: apply all again that a corrected definition takes, as a job:\n  \
+        saga-runner dead-letter retry --saga order --code expression --reason 'amounts may have decimals' --rate 20/s --dry-run"
+    )]
+    Retry(RetryArguments),
+    /// Edit its data in $EDITOR and apply it again with them.
+    #[command(
+        after_help = "The data are checked before they are accepted: a retry that would fail again changes nothing. The history of the\n\
+        instance keeps both, with your name and the reason."
+    )]
+    Edit(EditArguments),
     /// Delete it; inputs that wait behind it are applied without it.
+    #[command(
+        after_help = "Example: discard what a faulty producer has sent, as a job:\n  \
+        saga-runner dead-letter discard --code event.schema --newer-than 2h --reason 'ticket 9: sent by a test' --yes"
+    )]
     Discard(DiscardArguments),
 }
 
+/// Which dead letters are meant.
 #[derive(Debug, Args)]
-pub struct ListArguments {
+struct FilterArguments {
     /// Only those of instances of this saga.
     #[arg(long, value_name = "NAME")]
     saga: Option<String>,
     /// Only those of instances with this key.
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
+    /// Only those of instances whose keys begin with this.
+    #[arg(long, value_name = "TEXT")]
+    key_prefix: Option<String>,
+    /// Only these: event, result, timer, control; or message, which could not be read.
+    #[arg(long, value_name = "KIND")]
+    kind: Option<String>,
+    /// Only those that this stream has brought: events, results or commands.
+    #[arg(long, value_name = "STREAM")]
+    stream: Option<String>,
+    /// Only those whose subject begins with this, e.g. 'event Order.Placed'.
+    #[arg(long, value_name = "TEXT")]
+    subject_prefix: Option<String>,
+    /// Only inputs that came this long ago or longer, e.g. 15m, 7d.
+    #[arg(long, value_name = "DURATION")]
+    older_than: Option<String>,
+    /// Only inputs that came no longer ago than this.
+    #[arg(long, value_name = "DURATION")]
+    newer_than: Option<String>,
+}
+
+impl FilterArguments {
+    /// The filter, by the names of the parameters of the list.
+    fn query(&self, reason: Option<&String>) -> Vec<(&'static str, String)> {
+        let named = [
+            ("saga", self.saga.as_ref()),
+            ("key", self.key.as_ref()),
+            ("key_prefix", self.key_prefix.as_ref()),
+            ("reason", reason),
+            ("kind", self.kind.as_ref()),
+            ("stream", self.stream.as_ref()),
+            ("subject_prefix", self.subject_prefix.as_ref()),
+            ("older_than", self.older_than.as_ref()),
+            ("newer_than", self.newer_than.as_ref()),
+        ];
+        let named = named.into_iter();
+        named
+            .filter_map(|(name, value)| Some((name, value?.clone())))
+            .collect()
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct ListArguments {
     /// Only those with this reason, e.g. expression.
     #[arg(long, value_name = "CODE")]
     reason: Option<String>,
     #[command(flatten)]
+    filter: FilterArguments,
+    #[command(flatten)]
     page: PageArguments,
+    #[command(flatten)]
+    common: CommonArguments,
+}
+
+#[derive(Debug, Args)]
+pub struct CountArguments {
+    /// By what they are counted: reason, saga, kind or subject.
+    #[arg(long, value_name = "WHAT", default_value = "reason")]
+    by: String,
+    /// Only those with this reason, e.g. expression.
+    #[arg(long, value_name = "CODE")]
+    reason: Option<String>,
+    #[command(flatten)]
+    filter: FilterArguments,
     #[command(flatten)]
     common: CommonArguments,
 }
@@ -46,10 +130,79 @@ pub struct LetterArguments {
     common: CommonArguments,
 }
 
+/// Who decides, and why.
+#[derive(Debug, Args)]
+struct AccountArguments {
+    /// Name of the operator, kept in the history.
+    #[arg(long, env = "USER", value_name = "NAME", default_value = "")]
+    by: String,
+    /// Reason, kept in the history; data cannot be edited without one.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    reason: String,
+}
+
+/// Many dead letters at once, as a job.
+#[derive(Debug, Args)]
+struct BulkArguments {
+    /// All dead letters of the tenant, as a job.
+    #[arg(long)]
+    all: bool,
+    /// Only those with this reason, e.g. expression.
+    #[arg(long, value_name = "CODE")]
+    code: Option<String>,
+    #[command(flatten)]
+    filter: FilterArguments,
+    /// Only print what the job would be about.
+    #[arg(long)]
+    dry_run: bool,
+    /// Dead letters per second, 1 to 1000.
+    #[arg(long, value_name = "COUNT/s", value_parser = rate)]
+    rate: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+pub struct RetryArguments {
+    /// Id of the dead letter, as the list prints it; without one, a job retries all that the filter selects.
+    id: Option<String>,
+    /// JSON that is applied in the place of the data that came; of results only by an admin.
+    #[arg(long, value_name = "JSON", conflicts_with = "file", requires = "id")]
+    data: Option<String>,
+    /// The same, from a file; '-' reads standard input.
+    #[arg(long, value_name = "FILE", requires = "id")]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    many: ManyArguments,
+}
+
 #[derive(Debug, Args)]
 pub struct DiscardArguments {
+    /// Id of the dead letter, as the list prints it; without one, a job discards all that the filter selects.
+    id: Option<String>,
+    #[command(flatten)]
+    many: ManyArguments,
+}
+
+/// What a decision about one letter and one about many have in common.
+#[derive(Debug, Args)]
+struct ManyArguments {
+    #[command(flatten)]
+    bulk: BulkArguments,
+    #[command(flatten)]
+    account: AccountArguments,
     #[command(flatten)]
     confirm: ConfirmArguments,
+    #[command(flatten)]
+    common: CommonArguments,
+}
+
+#[derive(Debug, Args)]
+pub struct EditArguments {
+    /// Name of the operator, kept in the history.
+    #[arg(long, env = "USER", value_name = "NAME", default_value = "")]
+    by: String,
+    /// Reason, kept in the history.
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
     #[command(flatten)]
     letter: LetterArguments,
 }
@@ -57,56 +210,179 @@ pub struct DiscardArguments {
 pub fn dead_letter(command: &DeadLetterCommand) -> Result<(), Failure> {
     match command {
         DeadLetterCommand::List(arguments) => list(arguments),
-        DeadLetterCommand::Show(letter) => {
-            let client = Client::new(&letter.common.server)?;
-            let shown = client.get(&letter.path(&client)?)?;
-            letter.common.output.object(FIELDS, &shown)
-        }
-        DeadLetterCommand::Retry(letter) => decide(letter, "retry"),
-        DeadLetterCommand::Discard(DiscardArguments { confirm, letter }) => {
-            let consequence = format!(
-                "dead letter {} is deleted, and its input never applied",
-                letter.id
-            );
-            confirm.agreed(&consequence, &letter.id)?;
-            decide(letter, "discard")
-        }
+        DeadLetterCommand::Count(arguments) => count(arguments),
+        DeadLetterCommand::Show(letter) => show(letter),
+        DeadLetterCommand::Retry(arguments) => retry(arguments),
+        DeadLetterCommand::Edit(arguments) => edit::edit(arguments),
+        DeadLetterCommand::Discard(arguments) => discard(arguments),
     }
 }
 
 impl LetterArguments {
     fn path(&self, client: &Client) -> Result<String, Failure> {
-        let tenant = client.tenant_path(&self.common.tenant)?;
-        Ok(format!("{tenant}/dead-letters/{}", escaped(&self.id)))
+        path(client, &self.common.tenant, &self.id)
     }
 }
 
-fn decide(letter: &LetterArguments, verb: &str) -> Result<(), Failure> {
-    let client = Client::new(&letter.common.server)?;
-    let path = format!("{}/{verb}", letter.path(&client)?);
-    client.post(&path)?;
-    let done = if verb == "retry" {
-        "will be applied again"
-    } else {
-        "is discarded"
+fn path(client: &Client, tenant: &TenantArguments, id: &str) -> Result<String, Failure> {
+    let tenant = client.tenant_path(tenant)?;
+    Ok(format!("{tenant}/dead-letters/{}", escaped(id)))
+}
+
+/// The body of a decision.
+fn decision(by: &str, reason: &str, data: Option<Value>) -> Value {
+    let mut body = json!({"by": by, "reason": reason});
+    if let Some(data) = data {
+        body["data"] = data;
+    }
+    body
+}
+
+fn retry(arguments: &RetryArguments) -> Result<(), Failure> {
+    let RetryArguments { id, many, .. } = arguments;
+    let Some(id) = many.named(id.as_ref())? else {
+        return many.start("retry", "retry_letters");
     };
-    out::note(format_args!("dead letter {} {done}", letter.id));
+    let data = match (&arguments.data, &arguments.file) {
+        (Some(data), _) => Some(parsed("--data", data)?),
+        (None, Some(file)) => Some(parsed(&file.display().to_string(), &edit::read(file)?)?),
+        (None, None) => None,
+    };
+    if data.is_some() && many.account.reason.trim().is_empty() {
+        let message = "say with --reason why the data are edited";
+        return Err(Failure::new(exit::USAGE, message));
+    }
+    let how = if data.is_some() { " with other data" } else { "" };
+    many.decide(id, "retry", data)?;
+    out::note(format_args!("dead letter {id} is applied again{how}"));
     Ok(())
+}
+
+fn parsed(whence: &str, text: &str) -> Result<Value, Failure> {
+    serde_json::from_str(text).map_err(|error| Failure::new(exit::USAGE, format!("{whence}: {error}")))
+}
+
+fn discard(arguments: &DiscardArguments) -> Result<(), Failure> {
+    let DiscardArguments { id, many } = arguments;
+    let Some(id) = many.named(id.as_ref())? else {
+        return many.start("discard", "discard_letters");
+    };
+    let consequence = format!("dead letter {id} is deleted, and its input never applied");
+    many.confirm.agreed(&consequence, id)?;
+    many.decide(id, "discard", None)?;
+    out::note(format_args!("dead letter {id} is discarded"));
+    Ok(())
+}
+
+impl ManyArguments {
+    /// The one dead letter that is meant; `None`: a job is.
+    fn named<'i>(&self, id: Option<&'i String>) -> Result<Option<&'i String>, Failure> {
+        let BulkArguments {
+            all,
+            code,
+            filter,
+            dry_run,
+            rate,
+        } = &self.bulk;
+        let chooses = *all || !filter.query(code.as_ref()).is_empty();
+        let message = match (id, chooses) {
+            (Some(_), false) if !*dry_run && rate.is_none() => return Ok(id),
+            (Some(_), _) => "name one dead letter, or choose with --all or a filter, not both",
+            (None, true) => return Ok(None),
+            (None, false) => "name a dead letter, or choose with --all or a filter",
+        };
+        Err(Failure::new(exit::USAGE, message))
+    }
+
+    fn decide(&self, id: &str, verb: &str, data: Option<Value>) -> Result<(), Failure> {
+        let client = Client::new(&self.common.server)?;
+        let path = path(&client, &self.common.tenant, id)?;
+        let body = decision(&self.account.by, &self.account.reason, data);
+        client.post_json(&format!("{path}/{verb}"), &body)?;
+        Ok(())
+    }
+
+    /// Starts a job about all that is chosen.
+    fn start(&self, verb: &str, of_job: &str) -> Result<(), Failure> {
+        let BulkArguments {
+            all,
+            code,
+            filter,
+            dry_run,
+            rate,
+        } = &self.bulk;
+        let filter = filter.query(code.as_ref()).into_iter();
+        let filter: Map<String, Value> = filter
+            .map(|(name, value)| (name.to_owned(), json!(value)))
+            .collect();
+        let AccountArguments { by, reason } = &self.account;
+        let mut body = json!({"verb": of_job, "filter": filter, "all": all, "by": by, "reason": reason});
+        if let Some(rate) = rate {
+            body["rate"] = json!(rate);
+        }
+        let client = Client::new(&self.common.server)?;
+        let path = format!("{}/jobs", client.tenant_path(&self.common.tenant)?);
+        let order = Order {
+            body,
+            verb: verb.to_owned(),
+            things: "dead letter(s)",
+            dry_run: *dry_run,
+            confirm: self.confirm,
+            output: self.common.output,
+        };
+        order.give(&client, &path)
+    }
 }
 
 fn list(arguments: &ListArguments) -> Result<(), Failure> {
     let client = Client::new(&arguments.common.server)?;
     let path = format!("{}/dead-letters", client.tenant_path(&arguments.common.tenant)?);
-    let filters = [
-        ("saga", &arguments.saga),
-        ("key", &arguments.key),
-        ("reason", &arguments.reason),
-    ];
-    let filters = filters
-        .into_iter()
-        .filter_map(|(name, wanted)| Some((name, wanted.clone()?)));
-    let answer = arguments.page.ask(&client, &path, &filters.collect::<Vec<_>>())?;
+    let answer = arguments
+        .page
+        .ask(&client, &path, &arguments.filter.query(arguments.reason.as_ref()))?;
     arguments.common.output.list(COLUMNS, &answer)
+}
+
+fn count(arguments: &CountArguments) -> Result<(), Failure> {
+    let client = Client::new(&arguments.common.server)?;
+    let tenant = client.tenant_path(&arguments.common.tenant)?;
+    let filter = joined(&arguments.filter.query(arguments.reason.as_ref()));
+    let by = escaped(&arguments.by);
+    let counted = client.get(&format!("{tenant}/dead-letters/count?by={by}{filter}"))?;
+    let groups = json!({"items": counted["groups"]});
+    arguments.common.output.shown(&counted, || {
+        arguments.common.output.list(GROUPS, &groups)?;
+        out::line(format_args!("{} dead letter(s)", counted["letters"]))
+    })
+}
+
+fn show(letter: &LetterArguments) -> Result<(), Failure> {
+    let client = Client::new(&letter.common.server)?;
+    let shown = client.get(&letter.path(&client)?)?;
+    letter.common.output.object(FIELDS, &shown)?;
+    if !letter.common.output.is_for_people() {
+        return Ok(());
+    }
+    for (title, part) in [("Input", &shown["input"]), ("Expected", &shown["expected"])] {
+        if !part.is_null() {
+            out::line(format_args!("{title}\n{part:#}"))?;
+        }
+    }
+    let violations = json!({"items": shown["violations"].as_array().cloned().unwrap_or_default()});
+    if violations["items"]
+        .as_array()
+        .is_some_and(|items| !items.is_empty())
+    {
+        letter.common.output.list(VIOLATIONS, &violations)?;
+    }
+    Ok(())
+}
+
+fn told_retry(shown: &Value) -> String {
+    let retry: Map<String, Value> = shown["retry"].as_object().cloned().unwrap_or_default();
+    let parts = ["outcome", "reason", "message"].into_iter();
+    let parts = parts.filter_map(|part| retry.get(part)?.as_str().map(str::to_owned));
+    parts.collect::<Vec<_>>().join(": ")
 }
 
 const COLUMNS: &[Column] = &[
@@ -114,9 +390,18 @@ const COLUMNS: &[Column] = &[
     Column::time("TIME", "/time"),
     Column::value("SAGA", "/saga"),
     Column::value("KEY", "/key"),
+    Column::value("KIND", "/kind").wide(),
     Column::value("REASON", "/reason"),
     Column::value("MESSAGE", "/message"),
+    Column::value("SUBJECT", "/subject").wide(),
 ];
+
+const GROUPS: &[Column] = &[
+    Column::number("LETTERS", "/letters"),
+    Column::value("VALUE", "/value"),
+];
+
+const VIOLATIONS: &[Column] = &[Column::value("AT", "/at"), Column::value("VIOLATION", "/message")];
 
 const FIELDS: &[Column] = &[
     Column::value("Id", "/id"),
@@ -127,4 +412,9 @@ const FIELDS: &[Column] = &[
     Column::value("Message", "/message"),
     Column::value("Subject", "/subject"),
     Column::value("Excerpt", "/excerpt"),
+    Column::value("Waiting behind", "/blocks"),
+    Column::value("Version met", "/definition/met"),
+    Column::value("Version of the instance", "/definition/instance"),
+    Column::value("Version in force", "/definition/active"),
+    Column::told("A retry now", told_retry),
 ];

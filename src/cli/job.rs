@@ -126,7 +126,7 @@ pub struct CommandArguments {
 }
 
 /// `50/s`, or `50`.
-fn rate(text: &str) -> Result<u32, String> {
+pub fn rate(text: &str) -> Result<u32, String> {
     let number = text.strip_suffix("/s").unwrap_or(text);
     let rate = number.parse().ok();
     rate.filter(|rate| (JOB_RATE_MIN..=JOB_RATE_MAX).contains(rate))
@@ -155,30 +155,57 @@ pub fn job(command: &JobCommand) -> Result<(), Failure> {
 fn start(arguments: &StartArguments) -> Result<(), Failure> {
     let client = Client::new(&arguments.common.server)?;
     let path = format!("{}/jobs", client.tenant_path(&arguments.common.tenant)?);
-    let mut body = arguments.body();
-    body["dry_run"] = json!(true);
-    if arguments.dry_run {
-        let plan = client.post_json(&path, &body)?;
-        return plan_shown(arguments.common.output, &plan);
+    let order = Order {
+        body: arguments.body(),
+        verb: arguments.verb.name(),
+        things: "instance(s)",
+        dry_run: arguments.dry_run,
+        confirm: arguments.confirm,
+        output: arguments.common.output,
+    };
+    order.give(&client, &path)
+}
+
+/// A job that is asked for on the command line.
+pub struct Order {
+    /// Of the request, without `dry_run`.
+    pub body: Value,
+    /// What is typed to confirm it.
+    pub verb: String,
+    /// What it is done to.
+    pub things: &'static str,
+    pub dry_run: bool,
+    pub confirm: ConfirmArguments,
+    pub output: OutputArguments,
+}
+
+impl Order {
+    /// Shows what it would be about, or starts it once the user has agreed.
+    pub fn give(mut self, client: &Client, path: &str) -> Result<(), Failure> {
+        self.body["dry_run"] = json!(true);
+        if self.dry_run {
+            let plan = client.post_json(path, &self.body)?;
+            return plan_shown(self.output, &plan, self.things);
+        }
+        if !self.confirm.is_given() {
+            let plan = client.post_json(path, &self.body)?;
+            let more = if plan["too_many"] == true {
+                "more than "
+            } else {
+                ""
+            };
+            let (selected, verb, things) = (&plan["selected"], &self.verb, self.things);
+            let consequence = format!("{verb} is sent to {more}{selected} {things}");
+            self.confirm.agreed(&consequence, verb)?;
+        }
+        self.body["dry_run"] = json!(false);
+        let started = client.post_json(path, &self.body)?;
+        out::note(format_args!(
+            "job started; `saga-runner job show {}` shows its progress",
+            started["id"].as_str().unwrap_or_default()
+        ));
+        show(self.output, &started)
     }
-    if !arguments.confirm.is_given() {
-        let plan = client.post_json(&path, &body)?;
-        let more = if plan["too_many"] == true {
-            "more than "
-        } else {
-            ""
-        };
-        let (selected, verb) = (&plan["selected"], arguments.verb.name());
-        let consequence = format!("{verb} is sent to {more}{selected} instance(s)");
-        arguments.confirm.agreed(&consequence, &verb)?;
-    }
-    body["dry_run"] = json!(false);
-    let started = client.post_json(&path, &body)?;
-    out::note(format_args!(
-        "job started; `saga-runner job show {}` shows its progress",
-        started["id"].as_str().unwrap_or_default()
-    ));
-    show(arguments.common.output, &started)
 }
 
 fn tell(arguments: &CommandArguments, command: &str) -> Result<(), Failure> {
@@ -266,7 +293,16 @@ const FIELDS: &[Column] = &[
 const FAILURES: &[Column] = &[
     Column::value("SAGA", "/saga"),
     Column::value("KEY", "/key"),
+    Column::value("LETTER", "/letter").wide(),
     Column::value("FAILURE", "/message"),
+];
+
+const PLANNED_LETTERS: &[Column] = &[
+    Column::value("ID", "/id"),
+    Column::value("SAGA", "/saga"),
+    Column::value("KEY", "/key"),
+    Column::value("REASON", "/reason"),
+    Column::value("SUBJECT", "/subject"),
 ];
 
 const PLANNED: &[Column] = &[
@@ -299,11 +335,15 @@ fn show(output: OutputArguments, shown: &Value) -> Result<(), Failure> {
     })
 }
 
-fn plan_shown(output: OutputArguments, plan: &Value) -> Result<(), Failure> {
+fn plan_shown(output: OutputArguments, plan: &Value, things: &str) -> Result<(), Failure> {
     output.shown(plan, || {
         let instances = plan["instances"].as_array().map_or(&[][..], Vec::as_slice);
         if !instances.is_empty() {
             out::line(format_args!("{}", output.table(PLANNED, instances)))?;
+        }
+        let letters = plan["letters"].as_array().map_or(&[][..], Vec::as_slice);
+        if !letters.is_empty() {
+            out::line(format_args!("{}", output.table(PLANNED_LETTERS, letters)))?;
         }
         let more = if plan["too_many"] == true {
             "more than "
@@ -311,7 +351,7 @@ fn plan_shown(output: OutputArguments, plan: &Value) -> Result<(), Failure> {
             ""
         };
         out::line(format_args!(
-            "{more}{} instance(s) selected; nothing was changed",
+            "{more}{} {things} selected; nothing was changed",
             plan["selected"]
         ))
     })

@@ -142,6 +142,7 @@ fn dead_letter(tenant: &str) -> DeadLetter {
         excerpt: Bytes::from_static(b"{"),
         payload_hash: Some([1; 32]),
         about: Some(id("acme", "order", "o-1")),
+        met: None,
     }
 }
 

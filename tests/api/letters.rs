@@ -243,3 +243,299 @@ async fn to_discard_a_result_completes_its_step_as_an_unknown_outcome_and_its_in
     assert_eq!(refunds.len(), 1);
     assert!(items(&get(&rig, &letters("acme")).await.json()).is_empty());
 }
+
+async fn edit(rig: &Rig, letter: &Value, data: &Value) -> crate::api::caller::Answer {
+    let id = letter["id"].as_str().expect("an id");
+    let body = json!({"by": "ada", "reason": "ticket 7", "data": data}).to_string();
+    post(rig, &format!("{}/{id}/retry", letters("acme")), body).await
+}
+
+/// Its events are checked before their handlers see them.
+const TALLY: &str = r#"
+apiVersion: sagas/v1
+kind: Saga
+name: tally
+start: Tally.Opened
+key: {"Tally.*": event.data.tally}
+state: {init: {sum: 0}}
+events:
+  Tally.Counted:
+    schema:
+      type: object
+      required: [tally, count, by]
+      properties: {tally: {type: string}, count: {type: integer}, by: {type: string}}
+handlers:
+  Tally.Counted: {set: {sum: "${state.sum + event.data.count}"}}
+machine:
+  initial: open
+  states:
+    open: {handlers: {Tally.Closed: {to: closed}}}
+    closed: {final: true}
+"#;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_letter_tells_what_is_wrong_and_is_edited_in_its_place() {
+    let mut rig = Rig::new(None, "30m", Duration::ZERO, json!({})).await;
+    rig.add_saga("tally", TALLY);
+    rig.add_saga("ratio", crate::api::caller::RATIO);
+    rig.start().await;
+    send(&rig, "acme", "o-1", "Tally.Opened", json!({"tally": "t-1"})).await;
+    send(
+        &rig,
+        "acme",
+        "c-1",
+        "Tally.Counted",
+        json!({"tally": "t-1", "count": "7"}),
+    )
+    .await;
+    let letter = one_letter(&rig, "acme").await;
+    assert_eq!(
+        (&letter["reason"], &letter["kind"]),
+        (&json!("event.schema"), &json!("event"))
+    );
+    let path = format!("{}/{}", letters("acme"), letter["id"].as_str().expect("an id"));
+    let shown = get(&rig, &path).await.json();
+    assert_eq!(
+        shown["input"]["event"]["payload"],
+        json!({"tally": "t-1", "count": "7"}),
+        "{shown}"
+    );
+    assert_eq!(shown["input_id"], "c-1", "{shown}");
+    let version = &shown["definition"];
+    assert!(version["met"].is_string(), "{shown}");
+    assert_eq!(
+        (&version["met"], &version["met"]),
+        (&version["instance"], &version["active"]),
+        "{shown}"
+    );
+    let wrong: Vec<&Value> = shown["violations"].as_array().expect("a list").iter().collect();
+    assert_eq!(wrong.len(), 2, "{shown}");
+    assert!(
+        wrong[0]["message"]
+            .as_str()
+            .is_some_and(|told| told.contains("\"by\"")),
+        "{shown}"
+    );
+    assert_eq!(wrong[1]["at"], "count", "{shown}");
+    assert_eq!(
+        shown["expected"]["required"].as_array().map(Vec::len),
+        Some(3),
+        "{shown}"
+    );
+    assert_eq!(
+        (&shown["retry"]["outcome"], &shown["retry"]["reason"]),
+        (&json!("dead_letter"), &json!("event.schema")),
+        "{shown}"
+    );
+
+    // What does not fit either is refused with its reason, and so is an edit without one.
+    let refused = edit(&rig, &letter, &json!({"tally": "t-1", "count": 7})).await;
+    let problem = refused.is_problem(422, "SR0518");
+    assert_eq!(problem["errors"][0]["reason"], "event.schema", "{problem}");
+    let silent = json!({"data": {"tally": "t-1", "count": 7, "by": "ada"}}).to_string();
+    post(&rig, &format!("{path}/retry"), silent)
+        .await
+        .is_problem(400, "SR0501");
+    let both = json!({"reason": "x", "data": {}}).to_string();
+    post(&rig, &format!("{path}/discard"), both)
+        .await
+        .is_problem(400, "SR0501");
+    assert_eq!(get(&rig, &path).await.json(), shown, "nothing was changed");
+
+    let corrected = json!({"tally": "t-1", "count": 7, "by": "ada"});
+    assert_eq!(edit(&rig, &letter, &corrected).await.status, 204);
+    edit(&rig, &letter, &corrected).await.is_problem(404, "SR0502");
+    let tally = instance("acme", "tally", "t-1");
+    until(&rig, &tally, |view| view["state"]["sum"] == 7).await;
+    // The producer repeats the original.
+    send(
+        &rig,
+        "acme",
+        "c-1",
+        "Tally.Counted",
+        json!({"tally": "t-1", "count": "7"}),
+    )
+    .await;
+    send(
+        &rig,
+        "acme",
+        "c-2",
+        "Tally.Counted",
+        json!({"tally": "t-1", "count": 1, "by": "bob"}),
+    )
+    .await;
+    until(&rig, &tally, |view| view["state"]["sum"] == 8).await;
+    assert!(items(&get(&rig, &letters("acme")).await.json()).is_empty());
+
+    let history = get(&rig, &format!("{tally}/history")).await.json();
+    let edited = items(&history)
+        .iter()
+        .find(|row| row["outcome"] == "edited")
+        .expect("an entry");
+    let said = &edited["notes"][0]["letter_decided"];
+    assert_eq!(
+        (&said["by"], &said["reason"]),
+        (&json!("ada"), &json!("ticket 7")),
+        "{history}"
+    );
+    let inputs = get(&rig, &format!("{tally}/inputs")).await.json();
+    let of_edit: Vec<&Value> = inputs["inputs"].as_array().expect("a list").iter().collect();
+    let edits = of_edit
+        .iter()
+        .find(|input| input["outcome"] == "edited")
+        .expect("an entry");
+    assert_eq!(
+        edits["input"]["edited_letter"]["original"]["count"], "7",
+        "{inputs}"
+    );
+    assert_eq!(edits["input"]["edited_letter"]["edited"], corrected, "{inputs}");
+    let applied = of_edit
+        .iter()
+        .find(|input| input["id"] == "c-1" && input["outcome"] == "applied");
+    let applied = applied.expect("an entry");
+    assert_eq!(applied["input"]["event"]["payload"], corrected, "{inputs}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dead_letters_are_filtered_and_counted_by_what_they_have_in_common() {
+    let rig = runner(Duration::ZERO).await;
+    for key in ["r-1", "r-2", "s-1"] {
+        send(
+            &rig,
+            "acme",
+            &format!("open-{key}"),
+            "Ratio.Opened",
+            json!({"ratio": key}),
+        )
+        .await;
+        divide(&rig, "acme", &format!("d-{key}"), key, 0).await;
+    }
+    send(&rig, "acme", "bad", "Ratio.Opened", json!({"ratoi": "r-1"})).await;
+    let list = letters("acme");
+    until(&rig, &list, |page| items(page).len() == 4).await;
+    for (query, expected) in [
+        ("key_prefix=r-", 2),
+        ("key=r-1", 1),
+        ("saga=ratio", 3),
+        ("kind=event", 3),
+        ("kind=message", 1),
+        ("stream=events", 4),
+        ("stream=results", 0),
+        ("subject_prefix=event%20Ratio.Div", 3),
+        ("reason=expression&key_prefix=s", 1),
+        ("newer_than=1h", 4),
+        ("older_than=1h", 0),
+    ] {
+        let page = get(&rig, &format!("{list}?{query}")).await.json();
+        assert_eq!(items(&page).len(), expected, "{query}: {page}");
+        let counted = get(&rig, &format!("{list}/count?{query}")).await.json();
+        assert_eq!(counted["letters"], expected, "{query}: {counted}");
+    }
+    let counted = get(&rig, &format!("{list}/count")).await.json();
+    let groups = json!([
+        {"value": "expression", "letters": 3},
+        {"value": "correlation.missing", "letters": 1},
+    ]);
+    assert_eq!(
+        (&counted["by"], &counted["groups"]),
+        (&json!("reason"), &groups),
+        "{counted}"
+    );
+    let counted = get(&rig, &format!("{list}/count?by=saga")).await.json();
+    assert_eq!(
+        counted["groups"][0],
+        json!({"value": "ratio", "letters": 3}),
+        "{counted}"
+    );
+    for query in ["kind=x", "stream=x", "older_than=x", "saag=ratio", "by=reason"] {
+        get(&rig, &format!("{list}?{query}"))
+            .await
+            .is_problem(400, "SR0501");
+    }
+    for query in ["by=x", "limit=1", "by=reason&by=saga"] {
+        let refused = get(&rig, &format!("{list}/count?{query}")).await;
+        refused.is_problem(400, "SR0501");
+    }
+    let told = cli(
+        &rig,
+        &["dead-letter", "count", "--tenant", "acme", "--by", "kind"],
+    )
+    .await;
+    assert!(
+        told.contains("event") && told.contains("4 dead letter(s)"),
+        "{told}"
+    );
+    // A letter is shown to people, edited without an editor, and told why it is not.
+    let page = get(&rig, &format!("{list}?key=r-1")).await.json();
+    let id = items(&page)[0]["id"].as_str().expect("an id").to_owned();
+    let told = cli(&rig, &["dead-letter", "show", &id, "--tenant", "acme"]).await;
+    assert!(
+        told.contains("dead_letter: expression") && told.contains("\"by\": 0"),
+        "{told}"
+    );
+    let data = json!({"ratio": "r-1", "by": 20}).to_string();
+    let arguments = [
+        "dead-letter",
+        "retry",
+        &id,
+        "--tenant",
+        "acme",
+        "--reason",
+        "x",
+        "--data",
+        &data,
+    ];
+    cli(&rig, &arguments).await;
+    until(&rig, &instance("acme", "ratio", "r-1"), |view| {
+        shares(view) == [5]
+    })
+    .await;
+}
+
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_letter_is_edited_in_the_editor_of_the_operator() {
+    let rig = runner(Duration::ZERO).await;
+    send(&rig, "acme", "open", "Ratio.Opened", json!({"ratio": "r-1"})).await;
+    divide(&rig, "acme", "d", "r-1", 0).await;
+    let letter = one_letter(&rig, "acme").await;
+    let id = letter["id"].as_str().expect("an id").to_owned();
+    let url = rig.url("");
+    let edited = move |editor: &'static str| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_saga-runner"));
+        command.args([
+            "dead-letter",
+            "edit",
+            &id,
+            "--tenant",
+            "acme",
+            "--reason",
+            "ticket 7",
+        ]);
+        command.args(["--url", &url]).env("VISUAL", editor);
+        command.output().expect("it runs")
+    };
+    let same = tokio::task::block_in_place(|| edited("true"));
+    assert!(same.status.success(), "{same:?}");
+    assert!(
+        String::from_utf8_lossy(&same.stderr).contains("nothing was changed"),
+        "{same:?}"
+    );
+    let gone = tokio::task::block_in_place(|| edited("false"));
+    assert_eq!(gone.status.code(), Some(66), "{gone:?}");
+    let wrong = tokio::task::block_in_place(|| edited("sed -i s/0/0.0/"));
+    assert_eq!(wrong.status.code(), Some(65), "{wrong:?}");
+    let told = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    let kept = told
+        .split_whitespace()
+        .find(|word| word.contains("saga-runner-dead-letter-"));
+    let kept = kept.unwrap_or_else(|| panic!("{told}")).trim_end_matches(':');
+    std::fs::remove_file(kept).unwrap_or_else(|error| panic!("{kept}: {error}"));
+    assert_eq!(one_letter(&rig, "acme").await["id"], letter["id"]);
+    let right = tokio::task::block_in_place(|| edited("sed -i s/0/50/"));
+    assert!(right.status.success(), "{right:?}");
+    until(&rig, &instance("acme", "ratio", "r-1"), |view| {
+        shares(view) == [2]
+    })
+    .await;
+}

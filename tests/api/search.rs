@@ -225,3 +225,86 @@ async fn a_cursor_goes_on_behind_its_page_and_what_cannot_be_asked_is_refused() 
     let other = get(&rig, "/v1/tenants/globex/instances/count").await.json();
     assert_eq!(other["instances"], 0, "nothing of another tenant: {other}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn instances_are_counted_by_what_their_steps_wait_for() {
+    const LEND: &str = r#"
+apiVersion: sagas/v1
+kind: Saga
+name: lend
+start: Lend.Asked
+key: {"Lend.*": event.data.lend}
+state: {init: {}}
+steps:
+  sign: {wait: {signal: sign}}
+  credit: {wait: {event: Lend.Rated, timeout: 30d}, on_timeout: {fail: {code: unrated}}}
+"#;
+    let mut rig = Rig::new(None, "30m", Duration::ZERO, json!({})).await;
+    rig.add_saga("lend", LEND);
+    rig.add_saga("ratio", crate::api::caller::RATIO);
+    rig.start().await;
+    for key in ["l-1", "l-2", "l-3"] {
+        send(
+            &rig,
+            "acme",
+            &format!("e-{key}"),
+            "Lend.Asked",
+            json!({"lend": key}),
+        )
+        .await;
+    }
+    send(&rig, "acme", "e-r", "Ratio.Opened", json!({"ratio": "r-1"})).await;
+    let rated = json!({"lend": "l-3"});
+    send(&rig, "acme", "rated", "Lend.Rated", rated).await;
+    until(&rig, &format!("{COUNT}?by=step"), |counted| {
+        counted["groups"][1]["instances"] == 2
+    })
+    .await;
+    for (by, groups) in [
+        (
+            "saga",
+            json!([{"value": "lend", "instances": 3}, {"value": "ratio", "instances": 1}]),
+        ),
+        ("phase", json!([{"value": "running", "instances": 4}])),
+        (
+            "waiting",
+            json!([{"value": "message", "instances": 3}, {"value": "handlers", "instances": 1}]),
+        ),
+        ("blocked_by", json!([{"value": "nothing", "instances": 4}])),
+        ("error", json!([{"value": "", "instances": 4}])),
+        (
+            "step",
+            json!([{"value": "sign", "instances": 3}, {"value": "credit", "instances": 2}]),
+        ),
+        ("signal", json!([{"value": "sign", "instances": 3}])),
+        (
+            "event",
+            json!([
+                {"value": "Lend.Rated", "instances": 2},
+                {"value": "Ratio.Closed", "instances": 1},
+                {"value": "Ratio.Divided", "instances": 1},
+            ]),
+        ),
+        ("upstream", json!([])),
+    ] {
+        let counted = get(&rig, &format!("{COUNT}?by={by}")).await.json();
+        assert_eq!(counted["groups"], groups, "{counted}");
+        assert_eq!(
+            (&counted["by"], &counted["instances"]),
+            (&json!(by), &json!(4)),
+            "{counted}"
+        );
+    }
+    let counted = get(&rig, &format!("{COUNT}?by=step&saga=ratio")).await.json();
+    assert_eq!(
+        (&counted["groups"], &counted["looked_at"]),
+        (&json!([]), &json!(1)),
+        "{counted}"
+    );
+    get(&rig, &format!("{COUNT}?by=color"))
+        .await
+        .is_problem(400, "SR0501");
+    get(&rig, "/v1/tenants/acme/instances?by=saga")
+        .await
+        .is_problem(400, "SR0501");
+}

@@ -214,8 +214,6 @@ async fn a_failed_instance_goes_on_from_the_step_that_failed_once_its_upstream_i
     let told = refused(&rig, "retry", "shop", "s-1", &[], 5);
     assert!(told.contains("retry it with `ended`"), "{told}");
     refused(&rig, "retry", "shop", "s-1", &["--ended"], 64);
-    let told = refused(&rig, "restart", "shop", "s-1", &["--yes"], 5);
-    assert!(told.contains("an event has started it"), "{told}");
 
     let first = key_of_last(&bank).await;
     bank.reset().await;
@@ -249,4 +247,80 @@ async fn key_of_last(bank: &wiremock::MockServer) -> String {
     let last = requests.last().expect("a request");
     let key = last.headers.get("idempotency-key").expect("the header");
     key.to_str().expect("text").to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_instance_that_an_event_has_started_is_restarted_with_it_and_the_event_starts_no_third() {
+    const SALE: &str = r#"
+apiVersion: sagas/v1
+kind: Saga
+name: sale
+start: Sale.Opened
+reuse: always
+key: {"Sale.*": event.data.sale}
+state: {init: {amount: 0}}
+handlers:
+  Sale.Opened: {set: {amount: "${event.data.amount}"}}
+steps:
+  charge: {effect: charge, with: {amount: "${state.amount}"}, compensate: none}
+"#;
+    let mut rig = running().await;
+    let bank = service(ResponseTemplate::new(422).set_body_json(json!({"no": true}))).await;
+    rig.kill();
+    add_call(&rig, "charge", &bank, "");
+    rig.add_saga("sale", SALE);
+    rig.start().await;
+    let path = instance("acme", "sale", "s-1");
+    let opened = json!({"sale": "s-1", "amount": 12.5});
+    send(&rig, "acme", "e-1", "Sale.Opened", opened.clone()).await;
+    until(&rig, &path, |view| view["phase"] == "failed").await;
+    let first = key_of_last(&bank).await;
+    done(
+        &rig,
+        "restart",
+        "sale",
+        "s-1",
+        &["--yes", "--reason", "once more"],
+    );
+    let view = until(&rig, &path, |view| {
+        view["generation"] == 2 && view["phase"] == "failed"
+    })
+    .await;
+    assert_eq!(view["state"]["amount"], 12.5, "{view}");
+    assert_eq!(view["start_event"], "e-1", "{view}");
+    assert_ne!(key_of_last(&bank).await, first, "other work, another key");
+
+    // A second one finds the event in the message of the first, also after a restart of the process.
+    bank.reset().await;
+    let well = ResponseTemplate::new(200).set_body_json(json!({"id": 1}));
+    Mock::given(any()).respond_with(well).mount(&bank).await;
+    rig.kill();
+    rig.start().await;
+    done(
+        &rig,
+        "restart",
+        "sale",
+        "s-1",
+        &["--yes", "--reason", "it is back"],
+    );
+    let view = until(&rig, &path, |view| view["phase"] == "completed").await;
+    assert_eq!(
+        (&view["generation"], &view["state"]["amount"]),
+        (&json!(3), &json!(12.5)),
+        "{view}"
+    );
+    // The producer sends the event again, and another one.
+    send(&rig, "acme", "e-1", "Sale.Opened", opened).await;
+    send(
+        &rig,
+        "acme",
+        "e-2",
+        "Sale.Opened",
+        json!({"sale": "s-1", "amount": 1}),
+    )
+    .await;
+    let view = until(&rig, &path, |view| view["state"]["amount"] == 1).await;
+    assert_eq!(view["generation"], 4, "only the other one has begun one: {view}");
+    let told = refused(&rig, "restart", "sale", "s-2", &["--yes"], 4);
+    assert!(told.contains("no instance"), "{told}");
 }

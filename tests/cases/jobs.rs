@@ -13,7 +13,7 @@ use crate::api::caller::{Answer, get, items, post};
 use crate::support::nats_server::NatsServer;
 use crate::support::rig::{Rig, event_body};
 
-const ASK: &str = r#"
+pub(super) const ASK: &str = r#"
 apiVersion: sagas/v1
 kind: Saga
 name: ask
@@ -26,7 +26,7 @@ steps:
   approve: {wait: {signal: approve}}
 "#;
 
-const JOBS: &str = "/v1/tenants/acme/jobs";
+pub(super) const JOBS: &str = "/v1/tenants/acme/jobs";
 const BUCKET: &str = "WORKFLOW_CLUSTER";
 
 async fn started(server: &NatsServer, extra: Value) -> Rig {
@@ -37,7 +37,7 @@ async fn started(server: &NatsServer, extra: Value) -> Rig {
     rig
 }
 
-async fn counted(rig: &Rig, query: &str) -> u64 {
+pub(super) async fn counted(rig: &Rig, query: &str) -> u64 {
     let counted = get(rig, &format!("/v1/tenants/acme/instances/count?{query}")).await;
     counted.json()["instances"].as_u64().expect("a number")
 }
@@ -63,13 +63,13 @@ fn skip(rate: u32) -> Value {
     })
 }
 
-async fn start(rig: &Rig, order: &Value) -> String {
+pub(super) async fn start(rig: &Rig, order: &Value) -> String {
     let answer = post(rig, JOBS, order.to_string()).await;
     assert_eq!(answer.status, 202, "{answer:?}");
     answer.json()["id"].as_str().expect("an id").to_owned()
 }
 
-async fn show(rig: &Rig, id: &str) -> Value {
+pub(super) async fn show(rig: &Rig, id: &str) -> Value {
     get(rig, &format!("{JOBS}/{id}")).await.json()
 }
 
@@ -78,7 +78,7 @@ async fn command(rig: &Rig, id: &str, command: &str) -> Answer {
     post(rig, &format!("{JOBS}/{id}/{command}"), body).await
 }
 
-async fn until(rig: &Rig, id: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+pub(super) async fn until(rig: &Rig, id: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     let begin = Instant::now();
     loop {
         let job = show(rig, id).await;
@@ -94,7 +94,7 @@ async fn until(rig: &Rig, id: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     }
 }
 
-async fn ended(rig: &Rig, id: &str) -> Value {
+pub(super) async fn ended(rig: &Rig, id: &str) -> Value {
     until(rig, id, |job| job["ended"].is_string()).await
 }
 

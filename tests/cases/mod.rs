@@ -6,6 +6,8 @@ mod aliases;
 mod bounds;
 mod figures;
 mod generations;
+mod job_letters;
+mod job_verbs;
 mod jobs;
 mod log;
 mod rolling;

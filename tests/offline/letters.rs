@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use saga_runner::kernel::definition::{Definition, compile_archived};
+use saga_runner::kernel::envelope::{Principal, Role};
 use saga_runner::kernel::ids::{ClusterId, EventId, InstanceId, Key, TenantId, TimeMs};
 use saga_runner::kernel::input::{
     Control, DomainEvent, Input, InputBody, Origin, SourceStream, WorkOutcome, WorkResult,
 };
+use saga_runner::kernel::letters::LetterOrder;
 use saga_runner::kernel::recorded::{LetterDecision, Recorded, RecordedBody};
 use saga_runner::kernel::work::WorkKind;
 use saga_runner::offline::history::{History, replay};
@@ -139,7 +141,7 @@ impl Recording {
         self.note();
     }
 
-    fn decide(&mut self, decision: LetterDecision) {
+    fn decide(&mut self, decision: impl Into<LetterOrder>) {
         self.world.now = self.world.now.plus_ms(60_000);
         self.world.decide(decision).expect("there is a letter");
         self.note();
@@ -152,6 +154,10 @@ impl Recording {
             let input = match &row.outcome {
                 HistoryOutcome::Retried { .. } => RecordedBody::DeadLetter(LetterDecision::Retry),
                 HistoryOutcome::Discarded { .. } => RecordedBody::DeadLetter(LetterDecision::Discard),
+                HistoryOutcome::Edited { original, edited, .. } => RecordedBody::EditedLetter {
+                    original: serde_json::from_slice(original).expect("JSON"),
+                    edited: serde_json::from_slice(edited).expect("JSON"),
+                },
                 _ => match row.kind.strip_prefix("timer ") {
                     Some(name) => RecordedBody::Timer {
                         name: name.to_owned(),
@@ -228,6 +234,30 @@ fn blocked() -> Recording {
     recording.event("two", "List.Added", json!({"n": 2}));
     assert_eq!(recording.outcomes(), [("open", "applied"), ("bad", "dead")]);
     recording
+}
+
+#[test]
+fn an_edited_event_is_replayed_with_the_data_of_the_edit() {
+    let mut recording = blocked();
+    recording.decide(LetterOrder {
+        edited: Some(json!({"list": "l-1", "by": 4}).to_string().into()),
+        principal: Principal {
+            who: "ada".to_owned(),
+            role: Role::Operator,
+            reason: "a comma".to_owned(),
+        },
+        ..LetterOrder::from(LetterDecision::Retry)
+    });
+    let told = [
+        ("open", "applied"),
+        ("bad", "dead"),
+        ("bad", "edited"),
+        ("bad", "applied"),
+        ("one", "applied"),
+        ("two", "applied"),
+    ];
+    assert_eq!(recording.outcomes(), told);
+    recording.replays();
 }
 
 #[test]
@@ -366,7 +396,9 @@ fn an_event_for_which_there_was_no_room_is_replayed_where_it_was_tried_again() {
     recording.world.give_dead(&late, "inbox.overflow", false);
     recording.note();
     // It is to come behind what waits already.
-    let given = recording.world.decide_as_recorded("late", LetterDecision::Retry);
+    let given = recording
+        .world
+        .decide_as_recorded("late", &LetterDecision::Retry.into());
     assert!(given.is_some());
     recording.note();
     recording.decide(LetterDecision::Discard);

@@ -92,7 +92,7 @@ async fn a_planned_run_that_cannot_begin_is_owed_until_an_operator_decides_about
             }
             assert!(round < 2_999, "{letters:?}");
             for letter in letters {
-                node.decide(&tenant(of), &letter.id, LetterDecision::Retry)
+                node.decide(&tenant(of), &letter.id, LetterDecision::Retry.into())
                     .await
                     .expect("tried again");
             }

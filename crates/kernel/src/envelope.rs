@@ -14,11 +14,13 @@ use super::work::WorkItem;
 
 mod control;
 mod decisions;
+mod started_by;
 
 pub use control::{
     ConflictPolicy, ControlMessage, ControlVerb, Principal, REASON_BYTES_MAX, Role, Sender, WHO_BYTES_MAX,
 };
 pub use decisions::{FoundAs, StepFound, Stuck, operation};
+pub use started_by::StartedBy;
 
 /// A domain event as aggregates publish it.
 #[derive(Debug, Serialize, Deserialize)]

@@ -36,6 +36,9 @@ pub enum Origin {
     Timer,
     /// A verdict of the shard's own relay or sweeper.
     Local,
+    /// A dead letter whose data an operator has edited. `content` is the hash of what came first: a repetition of that is
+    /// recognised by it.
+    Edited { content: u32 },
 }
 
 /// The streams that shards read, in the order of their positions.
@@ -201,7 +204,7 @@ pub enum CallbackOutcome {
 }
 
 /// Something that an operator does to an instance, and why.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Operation {
     pub verb: OperationVerb,
     /// Who does it.
@@ -209,7 +212,7 @@ pub struct Operation {
     pub reason: String,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OperationVerb {
     /// Keep inputs until the instance is resumed.
@@ -231,6 +234,8 @@ pub enum OperationVerb {
     },
     /// The same with nothing kept but what it was given.
     Restart,
+    /// The same of an instance that this event has started.
+    RestartWith { event: Box<DomainEvent> },
     /// Of an instance that has ended: delete it, with its history.
     Delete {
         /// Whoever asks has seen that the instance that has started it has ended, or is gone.
@@ -256,7 +261,7 @@ impl OperationVerb {
             Self::CancelTimer { .. } => "cancel_timer",
             Self::TryNow { .. } => "try_now",
             Self::Rerun { .. } => "retry",
-            Self::Restart => "restart",
+            Self::Restart | Self::RestartWith { .. } => "restart",
             Self::Delete { .. } => "delete",
         }
     }

@@ -15,6 +15,7 @@ pub mod input;
 pub mod instance_status;
 pub mod items;
 pub mod ledger;
+pub mod letters;
 pub mod outcome;
 pub mod patch;
 pub mod record;

@@ -365,6 +365,16 @@ pub enum Note {
     Refused {
         message: String,
     },
+    /// The input is a dead letter that an operator has edited: these are the data of the edit.
+    Edited,
+    /// Who has decided about a dead letter, and why.
+    LetterDecided {
+        by: String,
+        reason: String,
+        /// The job that has decided; empty: a single request.
+        #[serde(default)]
+        job: String,
+    },
 }
 
 #[cfg(test)]

@@ -11,8 +11,8 @@ use serde_json::Value;
 use super::children::ParentRef;
 use super::envelope::is_default;
 use super::input::{
-    CallbackOutcome, CancelMode, Control, DomainEvent, Input, InputBody, OnConflict, Operation, Origin,
-    SourceStream, StuckDecision, UnknownClass, WorkOutcome, WorkResult,
+    CallbackOutcome, CancelMode, Control, DomainEvent, Input, InputBody, OnConflict, Operation,
+    OperationVerb, Origin, SourceStream, StuckDecision, UnknownClass, WorkOutcome, WorkResult,
 };
 use super::patch::Note;
 
@@ -30,7 +30,8 @@ pub struct Recorded {
     pub id: String,
     pub time_ms: i64,
     pub input: RecordedBody,
-    /// `applied`, `deferred`, `dead`, or why it was ignored; of a decision about a dead letter, `retried` or `discarded`.
+    /// `applied`, `deferred`, `dead`, or why it was ignored; of a decision about a dead letter, `retried`, `edited` or
+    /// `discarded`.
     pub outcome: String,
     /// Why it is a dead letter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -111,6 +112,11 @@ pub enum RecordedBody {
     },
     /// No input: an operator's decision about the one of this id, which was a dead letter.
     DeadLetter(LetterDecision),
+    /// No input: an operator has edited the data of the one of this id, which was a dead letter, and it is applied again.
+    EditedLetter {
+        original: Value,
+        edited: Value,
+    },
     /// Its message is no longer in the stream.
     Missing {
         kind: String,
@@ -217,6 +223,17 @@ impl RecordedBody {
             },
             InputBody::Control(Control::Retry) => Self::Retry {},
             InputBody::Control(Control::DecideStuck(decision)) => Self::DecideStuck(decision.clone()),
+            // What began the generation is not replayed.
+            InputBody::Control(Control::Operate(
+                operation @ Operation {
+                    verb: OperationVerb::RestartWith { .. },
+                    ..
+                },
+            )) => Self::Operate(Operation {
+                verb: OperationVerb::Restart,
+                by: operation.by.clone(),
+                reason: operation.reason.clone(),
+            }),
             InputBody::Control(Control::Operate(operation)) => Self::Operate(operation.clone()),
             InputBody::Control(Control::Signal { name, data, by, hops }) => Self::Signal {
                 name: name.clone(),
@@ -298,7 +315,9 @@ impl Recorded {
             )
         };
         let (origin, body) = match &self.input {
-            RecordedBody::Missing { .. } | RecordedBody::DeadLetter(_) => return Ok(None),
+            RecordedBody::Missing { .. }
+            | RecordedBody::DeadLetter(_)
+            | RecordedBody::EditedLetter { .. } => return Ok(None),
             RecordedBody::Event(event) => (
                 stream(SourceStream::AggregateEvents),
                 InputBody::Event(DomainEvent {

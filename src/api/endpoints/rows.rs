@@ -1,8 +1,8 @@
 //! The rows of the table.
 
 use super::super::{
-    aliases, audit, definitions, entrance, instances, jobs, openapi, operations, pending, problem, queries,
-    schedules, search, verbs, watch,
+    aliases, audit, definitions, entrance, instances, jobs, letters, openapi, operations, pending, problem,
+    queries, schedules, search, verbs, watch,
 };
 use super::{Access, Endpoint, Place, Role, Rows};
 use crate::kernel::subject::Tenancy;
@@ -27,6 +27,7 @@ pub fn all(tenancy: Tenancy) -> Vec<Endpoint> {
     all.extend(of_verbs(tenancy));
     all.extend(of_jobs(tenancy));
     all.extend(of_tenants(tenancy));
+    all.extend(of_letters(tenancy));
     all
 }
 
@@ -468,32 +469,48 @@ fn of_tenants(tenancy: Tenancy) -> Vec<Endpoint> {
             schedules::resume,
         )
         .by_owner(),
+    ]
+}
+
+/// Inputs that could not be applied.
+fn of_letters(tenancy: Tenancy) -> Vec<Endpoint> {
+    let rows = tenant_rows(tenancy);
+    vec![
         rows.get(
             "/dead-letters",
             VIEWER,
             "List the dead letters",
             queries::dead_letters,
         )
-        .knows(&["saga", "key", "reason", "after", "limit"]),
+        .knows(queries::LETTERS),
+        rows.get(
+            "/dead-letters/count",
+            VIEWER,
+            "Count the dead letters by what they have in common",
+            queries::count_dead_letters,
+        )
+        .knows(queries::LETTER_COUNT),
         rows.get(
             "/dead-letters/{id}",
             VIEWER,
-            "Show a dead letter",
+            "Show a dead letter: its input, what is expected, and what a retry would come to",
             queries::dead_letter,
         ),
         rows.post(
             "/dead-letters/{id}/retry",
             OPERATOR,
-            "Process a dead letter again",
-            instances::retry_dead_letter,
+            "Process a dead letter again, as it came or with edited data",
+            letters::retry,
         )
+        .body()
         .by_owner(),
         rows.post(
             "/dead-letters/{id}/discard",
             OPERATOR,
             "Give a dead letter up",
-            instances::discard_dead_letter,
+            letters::discard,
         )
+        .body()
         .by_owner(),
     ]
 }

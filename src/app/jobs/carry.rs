@@ -106,10 +106,12 @@ impl<'n> Carried<'n> {
                 self.leave(None).await?;
                 return Err(Trouble::Drains);
             }
-            let goes_on = if self.record.selection.is_whole {
-                self.send_batch().await
-            } else {
-                self.select_page().await
+            let of_letters = self.record.order.verb.is_about_letters();
+            let goes_on = match (self.record.selection.is_whole, of_letters) {
+                (true, false) => self.send_batch().await,
+                (true, true) => self.decide_batch().await,
+                (false, false) => self.select_page().await,
+                (false, true) => self.select_letters().await,
             };
             match goes_on {
                 Ok(true) => {}

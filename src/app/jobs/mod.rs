@@ -1,4 +1,4 @@
-//! Jobs: one verb for many instances.
+//! Jobs: one verb for many instances, or dead letters ([`letters`]).
 //!
 //! ```text
 //! stored ──▶ selecting: the index of each shard is walked, and what the filter selects is stored in chunks
@@ -16,6 +16,7 @@
 //! sent again. Nothing is sent before the selection is whole, so what the job changes is not selected by it.
 
 mod carry;
+mod letters;
 mod orders;
 mod pace;
 mod record;

@@ -16,7 +16,8 @@ use crate::kernel::ids::TenantId;
 use crate::kernel::input::Verdict;
 use crate::ports::broker::{Broker, PutError};
 use crate::ports::control::{
-    ControlError, InstanceFilter, JobCommand, JobOrder, JobPlan, JobRequest, JobVerb, JobView, Jobs,
+    ControlError, InstanceFilter, JobCommand, JobFilter, JobOrder, JobPlan, JobRequest, JobVerb, JobView,
+    Jobs,
 };
 
 /// How often a write is tried where somebody else was faster.
@@ -158,7 +159,7 @@ impl Node {
     }
 
     /// Says what is wrong with an order, and fills in what it does not say.
-    fn checked(&self, mut order: JobOrder, filter: &InstanceFilter) -> Result<JobOrder, ControlError> {
+    fn checked(&self, mut order: JobOrder, filter: &JobFilter) -> Result<JobOrder, ControlError> {
         let invalid = |message: &str| Err(ControlError::Invalid(message.to_owned()));
         if order.principal.reason.trim().is_empty() {
             return invalid("a job needs a `reason`");
@@ -167,15 +168,23 @@ impl Node {
             .principal
             .check()
             .map_err(|message| ControlError::Invalid(message.to_owned()))?;
-        if order.filter.is_empty() {
-            return invalid("a job needs a `filter`: say which instances are meant");
+        let of_letters = order.verb.is_about_letters();
+        if order.filter.is_empty() && !(of_letters && order.options.all) {
+            return invalid(if of_letters {
+                "a job needs a `filter`: say which dead letters are meant, or `all`"
+            } else {
+                "a job needs a `filter`: say which instances are meant"
+            });
+        }
+        if order.options.all && !order.filter.is_empty() {
+            return invalid("`all` is for no `filter`: leave one of them out");
         }
         if order.rate == 0 {
             order.rate = self.manifest.jobs.rate;
         }
         if !(JOB_RATE_MIN..=JOB_RATE_MAX).contains(&order.rate) {
             return Err(ControlError::Invalid(format!(
-                "`rate` is {JOB_RATE_MIN} to {JOB_RATE_MAX} instances a second"
+                "`rate` is {JOB_RATE_MIN} to {JOB_RATE_MAX} instances or dead letters a second"
             )));
         }
         let options = &order.options;
@@ -188,6 +197,7 @@ impl Node {
             ),
             ("as", options.found.is_some() && order.verb != JobVerb::Skip),
             ("to", options.to.is_some() && order.verb != JobVerb::Migrate),
+            ("all", options.all && !of_letters),
         ];
         if let Some((name, _)) = foreign.into_iter().find(|(_, is_foreign)| *is_foreign) {
             return Err(ControlError::Invalid(format!(
@@ -198,6 +208,10 @@ impl Node {
         if options.ended && options.step.is_some() {
             return invalid("`ended` is about whole instances: leave out `step`");
         }
+        let filter = match filter {
+            JobFilter::Instances(filter) => filter,
+            JobFilter::Letters(_) => return Ok(order),
+        };
         if order.verb == JobVerb::Migrate {
             self.check_target(&order, filter)?;
             return Ok(order);

@@ -121,12 +121,28 @@ impl Ended {
     }
 }
 
-/// Some of the instances of a job, all of one shard.
+/// Some of the instances or dead letters of a job, all of one shard.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Chunk {
     pub job: String,
     pub instances: Vec<(SagaName, Key)>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub letters: Vec<ChosenLetter>,
+}
+
+/// A dead letter of a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ChosenLetter {
+    /// `<shard>-<number>`.
+    pub id: String,
+    /// Of its input, where it has one.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub input: String,
+    /// The instance whose history tells what was decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<(SagaName, Key)>,
 }
 
 impl Progress {
@@ -137,11 +153,23 @@ impl Progress {
     }
 
     pub fn fail(&mut self, instance: &InstanceId, message: &str) {
+        let named = (instance.saga.to_string(), instance.key.as_str().to_owned());
+        self.fail_named(named, None, message);
+    }
+
+    pub fn fail_letter(&mut self, letter: &ChosenLetter, message: &str) {
+        let of_instance = letter.instance.as_ref();
+        let named = of_instance.map(|(saga, key)| (saga.to_string(), key.as_str().to_owned()));
+        self.fail_named(named.unwrap_or_default(), Some(letter.id.clone()), message);
+    }
+
+    fn fail_named(&mut self, (saga, key): (String, String), letter: Option<String>, message: &str) {
         self.failed += 1;
         if self.failures.len() < FAILURES_MAX {
             self.failures.push(JobFailure {
-                saga: instance.saga.to_string(),
-                key: instance.key.as_str().to_owned(),
+                saga,
+                key,
+                letter,
                 message: message[..message.floor_char_boundary(MESSAGE_BYTES_MAX)].to_owned(),
             });
         }

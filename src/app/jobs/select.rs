@@ -3,6 +3,7 @@
 use std::mem::size_of;
 
 use super::carry::Carried;
+use super::letters;
 use super::record::{Chunk, Ended, Trouble};
 use crate::api::search::FilterParameters;
 use crate::app::cursors::{read_place, write_place};
@@ -10,15 +11,16 @@ use crate::app::node::Node;
 use crate::app::search;
 use crate::kernel::ids::{Key, SagaName, TenantId, shard_of};
 use crate::ports::control::{
-    ControlError, InstanceFilter, InstanceSummary, JobInstance, JobOrder, JobPlan, JobVerb, PageRequest,
+    ControlError, InstanceFilter, InstanceSummary, JobFilter, JobInstance, JobOrder, JobPlan, JobVerb,
+    PageRequest,
 };
 
 /// Instances of one page.
-const PAGE: usize = 500;
+pub(super) const PAGE: usize = 500;
 /// Bytes of names in one chunk; an entry of the broker has at most 64 KiB.
-const CHUNK_BYTES_MAX: usize = 32 * 1024;
+pub(super) const CHUNK_BYTES_MAX: usize = 32 * 1024;
 /// Instances that a dry run names.
-const SHOWN_MAX: usize = 20;
+pub(super) const SHOWN_MAX: usize = 20;
 
 /// The filter of a stored order, read by the code that reads the query of a list.
 fn filter_of(order: &JobOrder) -> Result<InstanceFilter, ControlError> {
@@ -36,7 +38,7 @@ pub(super) async fn plan(
     node: &Node,
     tenant: &TenantId,
     order: &JobOrder,
-    filter: InstanceFilter,
+    filter: JobFilter,
 ) -> Result<JobPlan, ControlError> {
     let most = u64::from(node.manifest.jobs.instances_max);
     let mut plan = JobPlan {
@@ -45,7 +47,12 @@ pub(super) async fn plan(
         selected: 0,
         too_many: false,
         instances: Vec::new(),
+        letters: Vec::new(),
         absent_shards: Vec::new(),
+    };
+    let filter = match filter {
+        JobFilter::Instances(filter) => filter,
+        JobFilter::Letters(filter) => return letters::plan(node, tenant, plan, filter).await,
     };
     let mut after = None;
     loop {
@@ -116,7 +123,11 @@ impl Carried<'_> {
         }
         for instances in split(names) {
             let job = self.record.id.clone();
-            let chunk = Chunk { job, instances };
+            let chunk = Chunk {
+                job,
+                instances,
+                ..Chunk::default()
+            };
             let number = self.record.selection.chunks;
             self.entries().put_chunk(self.slot, number, &chunk).await?;
             self.record.selection.chunks += 1;
@@ -170,6 +181,7 @@ mod tests {
             let chunk = Chunk {
                 job: "job-1".to_owned(),
                 instances: instances.clone(),
+                ..Chunk::default()
             };
             let bytes = serde_json::to_vec(&chunk).expect("JSON").len();
             assert!(bytes < crate::ports::broker::ENTRY_VALUE_BYTES_MAX, "{bytes}");

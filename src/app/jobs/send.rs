@@ -27,8 +27,8 @@ const ENDED: &str = "ended";
 /// An instance that has ended and must not be deleted: `instance delete` says why.
 const REFUSED: &str = "refused";
 const NO_INSTANCE: &str = "no_instance";
-const NO_TRACE: &str = "no_trace";
-const DEFERRED: &str = "deferred";
+pub(super) const NO_TRACE: &str = "no_trace";
+pub(super) const DEFERRED: &str = "deferred";
 
 /// A part that was sent, or whose outcome the history has already.
 struct Part {
@@ -58,7 +58,11 @@ pub(super) fn message(order: &JobOrder, id: &str) -> Result<ControlMessage, Cont
         JobVerb::Retry => ControlVerb::Retry(stuck),
         JobVerb::Skip => ControlVerb::Skip(stuck),
         JobVerb::Delete => ControlVerb::Delete { parent_over: false },
-        JobVerb::Migrate => return Err(ControlError::Invalid("a migration is no message".to_owned())),
+        JobVerb::Migrate | JobVerb::RetryLetters | JobVerb::DiscardLetters => {
+            return Err(ControlError::Invalid(
+                "it is no message to an instance".to_owned(),
+            ));
+        }
     };
     let principal = (verb.sender() == Sender::Operator).then(|| order.principal.clone());
     Ok(ControlMessage {
@@ -144,7 +148,7 @@ impl Carried<'_> {
     }
 
     /// Adds to the figures what a batch has come to, which is saved.
-    fn count_handled(&self, before: &Progress) {
+    pub(super) fn count_handled(&self, before: &Progress) {
         let (now, verb) = (&self.record.progress, self.record.order.verb.as_str());
         let ignored = |progress: &Progress| progress.ignored.values().sum::<u64>();
         for (outcome, count) in [
@@ -159,34 +163,48 @@ impl Carried<'_> {
 
     /// The next instances of the selection, at most as many as go in a second, and the place behind them; `None` behind the last.
     async fn next_batch(&mut self) -> Result<Option<(Vec<InstanceId>, (u32, u32))>, Trouble> {
-        let (number, next) = (self.record.progress.chunk, self.record.progress.next as usize);
-        if number >= self.record.selection.chunks {
+        if !self.load_chunk().await? {
             return Ok(None);
+        }
+        let all = self.chunk.as_ref().map_or(&[][..], |chunk| &chunk.instances);
+        let (batch, behind) = self.batch_of(all);
+        let batch = batch.iter().map(|(saga, key)| InstanceId {
+            tenant: self.record.tenant.clone(),
+            saga: saga.clone(),
+            key: key.clone(),
+        });
+        Ok(Some((batch.collect(), behind)))
+    }
+
+    /// Reads the chunk that is worked on. False: the last one is done.
+    pub(super) async fn load_chunk(&mut self) -> Result<bool, Trouble> {
+        let number = self.record.progress.chunk;
+        if number >= self.record.selection.chunks {
+            return Ok(false);
         }
         if self.chunk.is_none() {
             let found = self.entries().chunk(self.slot, number, &self.record.id).await?;
             let lost = || Trouble::Unreadable(format!("chunk {number} of job {} is gone", self.record.id));
             self.chunk = Some(found.ok_or_else(lost)?);
         }
-        let all = self.chunk.as_ref().map_or(&[][..], |chunk| &chunk.instances);
+        Ok(true)
+    }
+
+    /// The next of a chunk, at most as many as go in a second, and the place behind them.
+    pub(super) fn batch_of<'c, T>(&self, all: &'c [T]) -> (&'c [T], (u32, u32)) {
+        let (number, next) = (self.record.progress.chunk, self.record.progress.next as usize);
         let most = (self.record.order.rate as usize).clamp(1, BATCH_MAX);
         let end = (next + most).min(all.len());
-        let batch = all.get(next..end).unwrap_or_default();
-        let batch = batch.iter().map(|(saga, key)| InstanceId {
-            tenant: self.record.tenant.clone(),
-            saga: saga.clone(),
-            key: key.clone(),
-        });
         let behind = if end >= all.len() {
             (number + 1, 0)
         } else {
             (number, u32::try_from(end).unwrap_or(u32::MAX))
         };
-        Ok(Some((batch.collect(), behind)))
+        (all.get(next..end).unwrap_or_default(), behind)
     }
 
     /// Waits as the rate says, and for as long as the lease is renewed.
-    async fn await_turn(&mut self) -> Result<(), Trouble> {
+    pub(super) async fn await_turn(&mut self) -> Result<(), Trouble> {
         let wait = self.pace.wait(self.node.clock.monotonic());
         tokio::select! {
             biased;
@@ -301,6 +319,8 @@ fn count(progress: &mut Progress, instance: &InstanceId, outcome: HistoryOutcome
         HistoryOutcome::Dead { reason, .. } => {
             progress.fail(instance, &format!("it is a dead letter: {reason}"));
         }
-        HistoryOutcome::Retried { .. } | HistoryOutcome::Discarded { .. } => progress.ignore(NO_TRACE),
+        HistoryOutcome::Retried { .. } | HistoryOutcome::Discarded { .. } | HistoryOutcome::Edited { .. } => {
+            progress.ignore(NO_TRACE);
+        }
     }
 }

@@ -86,6 +86,9 @@ pub struct ListArguments {
 pub struct CountArguments {
     /// Only instances of this saga.
     saga: Option<String>,
+    /// Count by this alone: phase, saga, error, waiting, blocked_by, step, upstream, event or signal.
+    #[arg(long, value_name = "WHAT")]
+    by: Option<String>,
     #[command(flatten)]
     filter: FilterArguments,
     #[command(flatten)]
@@ -104,14 +107,25 @@ pub fn list(arguments: &ListArguments) -> Result<(), Failure> {
 pub fn count(arguments: &CountArguments) -> Result<(), Failure> {
     let client = Client::new(&arguments.common.server)?;
     let tenant = client.tenant_path(&arguments.common.tenant)?;
-    let query = joined(&arguments.filter.query(arguments.saga.as_ref()));
+    let mut query = arguments.filter.query(arguments.saga.as_ref());
+    query.extend(arguments.by.iter().map(|by| ("by", by.clone())));
+    let query = joined(&query);
     let counted = client.get(&format!(
         "{tenant}/instances/count?{}",
         query.trim_start_matches('&')
     ))?;
-    let list = json!({"items": counted["statuses"]});
-    arguments.common.output.shown(&counted, || {
-        arguments.common.output.list(STATUSES, &list)?;
+    let (columns, rows) = if arguments.by.is_some() {
+        (GROUPS, &counted["groups"])
+    } else {
+        (STATUSES, &counted["statuses"])
+    };
+    let list = json!({"items": rows});
+    let output = arguments.common.output;
+    output.shown(&counted, || {
+        output.list(columns, &list)?;
+        if counted["incomplete"] == true {
+            out::note("there are more than were looked at");
+        }
         out::line(format_args!("{} instance(s)", counted["instances"]))
     })
 }
@@ -164,6 +178,11 @@ const COLUMNS: &[Column] = &[
     Column::time("UPDATED", "/updated"),
     Column::time("ENDED", "/ended"),
     Column::value("DEFINITION", "/definition").wide(),
+];
+
+const GROUPS: &[Column] = &[
+    Column::number("INSTANCES", "/instances"),
+    Column::value("VALUE", "/value"),
 ];
 
 const STATUSES: &[Column] = &[

@@ -38,6 +38,12 @@ pub fn case(history: &History, definition: &Arc<Definition>) -> Result<String, S
     // What comes again by itself: deferred by a state, or decided about.
     let mut comes_again = BTreeSet::new();
     for (at, recorded) in history.iter().enumerate() {
+        if let RecordedBody::EditedLetter { .. } = &recorded.input {
+            return Err(format!(
+                "input {}: an operator has edited a dead letter, which a case does not say",
+                at + 1
+            ));
+        }
         let decision = match &recorded.input {
             RecordedBody::DeadLetter(decision) => Some(*decision),
             _ => None,
@@ -167,9 +173,10 @@ fn spoken(recorded: &Recorded, world: &World) -> (&'static str, Value, Map<Strin
             (key, Value::Object(alias), more)
         }
         RecordedBody::DeadLetter(decision) => ("dead_letter", Value::from(decision.as_str()), more),
-        RecordedBody::Retry {} | RecordedBody::Timer { .. } | RecordedBody::Missing { .. } => {
-            ("retry", Value::Bool(true), more)
-        }
+        RecordedBody::Retry {}
+        | RecordedBody::Timer { .. }
+        | RecordedBody::EditedLetter { .. }
+        | RecordedBody::Missing { .. } => ("retry", Value::Bool(true), more),
     }
 }
 
@@ -199,6 +206,7 @@ fn spoken_operation(operation: &Operation) -> (&'static str, Value) {
         | OperationVerb::Resume
         | OperationVerb::Kill
         | OperationVerb::Restart
+        | OperationVerb::RestartWith { .. }
         // It was refused: nothing is told of one that was done.
         | OperationVerb::Delete { .. } => operation.reason.as_str(),
         OperationVerb::FireTimer { timer } | OperationVerb::CancelTimer { timer } => timer.as_str(),

@@ -7,8 +7,10 @@ use saga_runner_partition::machine::is_of_process;
 use super::{DEAD, DEFERRED, History};
 use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::DEADLINE;
+use crate::kernel::envelope::{Principal, Role};
 use crate::kernel::ids::TimeMs;
-use crate::kernel::input::{Input, InputBody, Operation, OperationVerb};
+use crate::kernel::input::{Input, InputBody, Operation, OperationVerb, Origin};
+use crate::kernel::letters::LetterOrder;
 use crate::kernel::patch::Note;
 use crate::kernel::recorded::{LetterDecision, Recorded, RecordedBody};
 use crate::offline::compare::difference;
@@ -122,7 +124,7 @@ pub(super) fn world(history: &History, definition: &Arc<Definition>) -> Result<W
         ));
     }
     if let RecordedBody::Operate(Operation {
-        verb: OperationVerb::Rerun { .. } | OperationVerb::Restart,
+        verb: OperationVerb::Rerun { .. } | OperationVerb::Restart | OperationVerb::RestartWith { .. },
         ..
     }) = &first.input
     {
@@ -199,16 +201,20 @@ enum Step<'h> {
     /// An input that was a dead letter, for this reason; nor was an unknown outcome applied in its place.
     Dead(Input, &'h str, bool),
     /// An operator's decision about the dead letter that the input of this id was.
-    Decision(&'h str, LetterDecision),
+    Decision(&'h str, LetterOrder),
 }
 
 impl<'h> Step<'h> {
     fn of(history: &'h History, at: usize) -> Result<Self, String> {
         let recorded = &history[at];
-        if let RecordedBody::DeadLetter(decision) = &recorded.input {
-            return Ok(Self::Decision(&recorded.id, *decision));
+        if let Some(order) = order(recorded) {
+            return Ok(Self::Decision(&recorded.id, order));
         }
-        let input = input(recorded, at)?;
+        let mut input = input(recorded, at)?;
+        if recorded.notes.contains(&Note::Edited) {
+            // What had come is not compared with what comes.
+            input.origin = Origin::Edited { content: 0 };
+        }
         Ok(
             match recorded.reason.as_deref().filter(|_| recorded.outcome == DEAD) {
                 Some(reason) => Self::Dead(input, reason, stands_in_the_way(history, at)),
@@ -222,7 +228,7 @@ impl<'h> Step<'h> {
         match self {
             Self::Input(input) => Self::Input(translated(input)),
             Self::Dead(input, reason, in_place_too) => Self::Dead(translated(input), reason, *in_place_too),
-            Self::Decision(id, decision) => Self::Decision(id, *decision),
+            Self::Decision(id, order) => Self::Decision(id, order.clone()),
         }
     }
 }
@@ -244,7 +250,10 @@ fn translated(input: &Input, from: &World, to: &World) -> Input {
 /// Whether the instance waited for a decision about this dead letter: none of what it took before it had an order to keep.
 fn stands_in_the_way(history: &History, at: usize) -> bool {
     let has_order = |later: &&Recorded| match &later.input {
-        RecordedBody::Event(_) | RecordedBody::Result { .. } | RecordedBody::DeadLetter(_) => true,
+        RecordedBody::Event(_)
+        | RecordedBody::Result { .. }
+        | RecordedBody::DeadLetter(_)
+        | RecordedBody::EditedLetter { .. } => true,
         RecordedBody::Timer { name } => name != DEADLINE,
         RecordedBody::Cancel { .. }
         | RecordedBody::Retry {}
@@ -259,7 +268,32 @@ fn stands_in_the_way(history: &History, at: usize) -> bool {
         | RecordedBody::Missing { .. } => false,
     };
     let next = history[at + 1..].iter().find(has_order);
-    next.is_none_or(|next| next.id == history[at].id && matches!(next.input, RecordedBody::DeadLetter(_)))
+    next.is_none_or(|next| next.id == history[at].id && order(next).is_some())
+}
+
+/// What an operator has decided, if it is that.
+fn order(recorded: &Recorded) -> Option<LetterOrder> {
+    let (decision, edited) = match &recorded.input {
+        RecordedBody::DeadLetter(decision) => (*decision, None),
+        RecordedBody::EditedLetter { edited, .. } => (LetterDecision::Retry, Some(edited.to_string().into())),
+        _ => return None,
+    };
+    let said = recorded.notes.iter().find_map(|note| match note {
+        Note::LetterDecided { by, reason, job } => Some((by.clone(), reason.clone(), job.clone())),
+        _ => None,
+    });
+    let (who, reason, job) = said.unwrap_or_default();
+    Some(LetterOrder {
+        decision,
+        edited,
+        principal: Principal {
+            who,
+            // It was allowed.
+            role: Role::Admin,
+            reason,
+        },
+        job,
+    })
 }
 
 /// `None`: a decision about what is not a dead letter here.
@@ -273,7 +307,7 @@ fn give(world: &mut World, step: &Step<'_>) -> Option<Given> {
             world.now = world.now.max(input.time);
             Some(world.give_dead(input, reason, *in_place_too))
         }
-        Step::Decision(id, decision) => world.decide_as_recorded(id, *decision),
+        Step::Decision(id, order) => world.decide_as_recorded(id, order),
     }
 }
 
@@ -322,6 +356,7 @@ fn describe(recorded: &Recorded) -> String {
             format!("{what} by {} {}", via.alias.name, via.alias.value)
         }
         RecordedBody::DeadLetter(decision) => format!("{} of a dead letter", decision.as_str()),
+        RecordedBody::EditedLetter { .. } => "edit of a dead letter".to_owned(),
         RecordedBody::Missing { kind } => kind.clone(),
     }
 }

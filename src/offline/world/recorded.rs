@@ -1,7 +1,7 @@
 //! A world in which an instance does again what it did on a shard, as its history tells.
 
 use saga_runner_partition::machine::crash_isolation::CrashIsolation;
-use saga_runner_partition::machine::message::{LetterDecision, Order};
+use saga_runner_partition::machine::message::{LetterOrder, Order};
 use saga_runner_partition::storage::StorageError;
 use saga_runner_partition::storage::rows::{HistoryRow, Tombstone, WaitReason};
 
@@ -58,7 +58,7 @@ impl World {
 
     /// An operator decides about the dead letter that an input of this id has become; `None` where there is no such one here.
     /// What is tried again behind another dead letter comes again when it is given.
-    pub fn decide_as_recorded(&mut self, input_id: &str, decision: LetterDecision) -> Option<Given> {
+    pub fn decide_as_recorded(&mut self, input_id: &str, order: &LetterOrder) -> Option<Given> {
         let (tenant, instance) = (self.instance.tenant.clone(), self.instance.clone());
         let (letters, _) = self.store.reader().dead_letters(&tenant, None, usize::MAX).ok()?;
         let is_it = |input: &Input| input.id == input_id && input.instance == instance;
@@ -70,7 +70,7 @@ impl World {
             run.carry_out(Order::Decision {
                 tenant: &tenant,
                 number,
-                decision,
+                order,
             })?;
             for (number, row, bytes) in run.batch.inbox(&instance)? {
                 if row.input.id == input_id && row.reason == WaitReason::Blocked {

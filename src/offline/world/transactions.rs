@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 
 use saga_runner_partition::machine::apply::Turn;
-use saga_runner_partition::machine::message::{Answer, LetterDecision, Order};
+use saga_runner_partition::machine::message::{Answer, LetterOrder, Order};
 use saga_runner_partition::machine::staging::{Run, Staged};
 use saga_runner_partition::storage::read::Found;
 use saga_runner_partition::storage::{Batch, StorageError};
@@ -38,7 +38,8 @@ impl World {
     ///
     /// # Errors
     /// A sentence, where there is none.
-    pub fn decide(&mut self, decision: LetterDecision) -> Result<Given, String> {
+    pub fn decide(&mut self, order: impl Into<LetterOrder>) -> Result<Given, String> {
+        let order = order.into();
         let waiting = self.partition.waiting.get(&self.instance);
         let number = waiting
             .and_then(|waiting| waiting.behind)
@@ -49,7 +50,7 @@ impl World {
             answer = run.carry_out(Order::Decision {
                 tenant: &tenant,
                 number,
-                decision,
+                order: &order,
             })?;
             Ok(())
         });

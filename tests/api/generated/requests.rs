@@ -11,7 +11,11 @@ use super::wire::Request;
 
 /// Values of parameters, the likely ones first.
 const VALUES: &[(&str, &[&str])] = &[
-    ("kind", &["effect", "fact", "message"]),
+    ("kind", &["effect", "fact", "message", "event"]),
+    ("stream", &["events", "results", "x"]),
+    ("subject_prefix", &["event ", "x"]),
+    ("newer_than", &["1h", "x"]),
+    ("by", &["saga", "reason", "phase", "x"]),
     ("sent", &["false", "true"]),
     ("due_within", &["1h", "0s"]),
     ("overdue", &["false", "true"]),

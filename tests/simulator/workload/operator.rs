@@ -81,7 +81,8 @@ impl Simulation {
         ) {
             // In vain, and it blocks again, under another number.
             if may_retry && letter.reason == "expression" && letter.attempts == 1 {
-                node.decide(&tenant, &letter.id, LetterDecision::Retry).await?;
+                node.decide(&tenant, &letter.id, LetterDecision::Retry.into())
+                    .await?;
             }
         }
         for letter in blocking(
@@ -89,7 +90,8 @@ impl Simulation {
                 .await?
                 .items,
         ) {
-            node.decide(&tenant, &letter.id, LetterDecision::Discard).await?;
+            node.decide(&tenant, &letter.id, LetterDecision::Discard.into())
+                .await?;
             self.discarded += 1;
         }
         Ok(())

@@ -5,7 +5,7 @@ use saga_runner_language::ids::{CommandId, Key};
 use serde::{Deserialize, Serialize};
 
 use super::decisions::{StepFound, Stuck};
-use super::{ErrorPayload, FORWARD, ResultType, is_default, is_zero};
+use super::{ErrorPayload, FORWARD, ResultType, StartedBy, is_default, is_zero};
 use crate::children::ParentRef;
 use crate::input::{CancelMode, OnConflict};
 
@@ -175,7 +175,11 @@ pub enum ControlVerb {
         found: Vec<StepFound>,
     },
     /// The same with nothing kept but what it was given.
-    Restart {},
+    Restart {
+        /// The event that has started the instance, if an event has: its data are kept nowhere but in its message.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        event: Option<Box<StartedBy>>,
+    },
     /// Delete an instance that has ended, with its history. Needs a reason, and the role admin.
     Delete {
         /// The process that was asked has seen that the instance that has started it has ended, or is gone.
@@ -319,7 +323,7 @@ impl ControlVerb {
             Self::CancelTimer { .. } => "cancel_timer",
             Self::TryNow { .. } => "try_now",
             Self::Rerun { .. } => "rerun",
-            Self::Restart {} => "restart",
+            Self::Restart { .. } => "restart",
             Self::Delete { .. } => "delete",
             Self::Signal { .. } => "signal",
             Self::Start { .. } => "start",

@@ -22,7 +22,16 @@ enum Handled {
 
 /// Opens an instance with the event that starts it, and handles it.
 pub(super) fn start<'a>(ground: Ground<'a>, event: &'a DomainEvent) -> Result<Patch, Rejection> {
-    let mut run = Run::open(ground, Opening::event(event));
+    start_as(ground, event, Opening::event(event))
+}
+
+/// The same, where something else than the event names the life of the instance.
+pub(super) fn start_as<'a>(
+    ground: Ground<'a>,
+    event: &'a DomainEvent,
+    opening: Opening<'_>,
+) -> Result<Patch, Rejection> {
+    let mut run = Run::open(ground, opening);
     run.admit()?;
     let Some(entrance) = entrance(&mut run, event)? else {
         return Ok(Patch::ignored(IgnoreReason::NoInstance));

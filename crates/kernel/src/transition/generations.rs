@@ -225,7 +225,10 @@ fn begin_again<'a>(
         return Ok(Patch::ignored(reason));
     }
     // What begins without anything kept begins as new instances do.
-    let is_restart = operation.verb == OperationVerb::Restart;
+    let is_restart = matches!(
+        operation.verb,
+        OperationVerb::Restart | OperationVerb::RestartWith { .. }
+    );
     let own = ground.definition;
     let ground = Ground {
         definition: active.filter(|_| is_restart).unwrap_or(ground.definition),
@@ -373,7 +376,7 @@ pub(super) fn meets<'a>(ground: Ground<'a>, record: &'a Record) -> Result<Option
         Some(event) => seen::find_event(record, event),
         None => seen::find_control(record, ground.input),
     };
-    let is_known = seen.is_some() || record.start_event == ground.input.id || event.is_some_and(is_old);
+    let is_known = seen.is_some() || seen::is_start(record, &ground.input.id) || event.is_some_and(is_old);
     if is_known || !(waits || differs) {
         return Ok(None);
     }

@@ -46,6 +46,7 @@ mod place;
 mod program;
 mod questions;
 mod refusals;
+mod rehearsal;
 mod rejection;
 mod replace;
 mod requests;
@@ -73,6 +74,7 @@ pub use generations::{Last, apply_ended, reaches_ended};
 pub use operations::{backing_off, may_be_cancelled};
 pub use parents::refusal;
 pub use questions::{Unfit, check_answer};
+pub use rehearsal::{Meets, rehearse};
 pub use rejection::{
     BUFFER_FULL, EVENT_SCHEMA, EVENT_VERSION, NO_INSTANCE, Rejection, START_RUNNING, TIMER_DISCARDED,
     WORK_PENDING,
@@ -80,6 +82,8 @@ pub use rejection::{
 pub use replace::{Replacement, replace, replaces};
 pub use requests::{check as check_input, repeated};
 pub use rerun::{rerun_obstacle, restart_obstacle};
+pub(crate) use seen::content_of;
+pub use seen::started_by;
 pub(crate) use skipping::NOTHING;
 pub use skipping::skip_obstacle;
 

@@ -60,7 +60,10 @@ pub(super) fn refusal(
             record.timers.contains_key(timer) && may_be_cancelled(definition, timer)
         }
         // Only of what has ended.
-        OperationVerb::Rerun { .. } | OperationVerb::Restart | OperationVerb::Delete { .. } => false,
+        OperationVerb::Rerun { .. }
+        | OperationVerb::Restart
+        | OperationVerb::RestartWith { .. }
+        | OperationVerb::Delete { .. } => false,
         OperationVerb::TryNow { step } => !backing_off(definition, record, step.as_deref()).is_empty(),
     };
     (!does).then_some(IgnoreReason::NothingToDo)
@@ -120,7 +123,10 @@ pub(super) fn operate(mut run: Run<'_>, operation: &Operation) -> Result<Patch, 
         }
         OperationVerb::FireTimer { timer } => timers::fire(&mut run, timer)?,
         OperationVerb::CancelTimer { timer } => run.clear_timer(timer),
-        OperationVerb::Rerun { .. } | OperationVerb::Restart | OperationVerb::Delete { .. } => {}
+        OperationVerb::Rerun { .. }
+        | OperationVerb::Restart
+        | OperationVerb::RestartWith { .. }
+        | OperationVerb::Delete { .. } => {}
         OperationVerb::TryNow { step } => {
             for timer in backing_off(run.ground.definition, &run.record, step.as_deref()) {
                 timers::fire(&mut run, &timer)?;

@@ -69,7 +69,7 @@ pub fn repeated(record: &Record, input: &Input) -> Option<IgnoreReason> {
             return None;
         };
         let had = record.input.as_ref().map(|input| input.as_slice());
-        (record.start_event == input.id).then(|| match had {
+        seen::is_start(record, &input.id).then(|| match had {
             Some(had) if had != given.as_ref() => IgnoreReason::Mismatch,
             Some(_) | None => IgnoreReason::Duplicate,
         })

@@ -21,11 +21,12 @@ use saga_runner_language::json::Json;
 use saga_runner_language::limits::Limits;
 use serde_bytes::ByteBuf;
 
+use super::arena::Arena;
 use super::results::{effect_of, output_of};
 use super::run::{Ground, Opening, Run};
 use super::slot::Slot;
-use super::{Rejection, compensation, deadlines, ends, entries, requests, seen, takeover, timers};
-use crate::input::{Finding, Found, Operation, OperationVerb};
+use super::{Rejection, compensation, deadlines, ends, entries, events, requests, seen, takeover, timers};
+use crate::input::{DomainEvent, Finding, Found, Input, InputBody, Operation, OperationVerb};
 use crate::ledger::{LedgerEntry, LedgerStatus};
 use crate::patch::{IgnoreReason, Note, Outcome, Patch};
 use crate::record::{Phase, Record, Sent, StepState, StepStatus};
@@ -45,15 +46,24 @@ pub fn rerun_obstacle(
         .or_else(|| of_unknown(definition, record, found))
 }
 
-/// The same for a beginning without anything kept; `definition` is the version that the instance ran under.
+/// The same for a beginning without anything kept; `definition` is the version that the instance ran under, `event` the one that
+/// has started it, where that is at hand.
 #[must_use]
-pub fn restart_obstacle(definition: &Definition, record: &Record) -> Option<String> {
+pub fn restart_obstacle(
+    definition: &Definition,
+    record: &Record,
+    event: Option<&DomainEvent>,
+) -> Option<String> {
     let of_input = || {
-        record.input.is_none().then(|| {
-            "an event has started it, and its data are not kept: publish the event anew, with another id, where `reuse` \
-             of the saga allows it, or retry the instance"
+        match event {
+        None => record.input.is_none().then(|| {
+            "an event has started it that is no longer in its stream, or came by an alias: publish the event again, with another \
+             id, where `reuse` of the saga allows it, or retry the instance"
                 .to_owned()
-        })
+        }),
+        Some(event) => (record.input.is_some() || !seen::is_start(record, event.event_id.as_str()))
+            .then(|| format!("event {} has not started it", event.event_id)),
+    }
     };
     of_instance(record)
         .or_else(of_input)
@@ -315,12 +325,18 @@ pub(super) fn begin<'a>(
             rerun(ground, last, found, note)
         }
         OperationVerb::Restart => {
-            let (None, Some(input)) = (restart_obstacle(own, last), &last.input) else {
+            let (None, Some(input)) = (restart_obstacle(own, last, None), &last.input) else {
                 return Ok(Patch::ignored(IgnoreReason::Refused));
             };
             let mut patch = requests::start(ground, input, None)?;
             patch.notes.insert(0, note);
             Ok(patch)
+        }
+        OperationVerb::RestartWith { event } => {
+            if restart_obstacle(own, last, Some(event)).is_some() {
+                return Ok(Patch::ignored(IgnoreReason::Refused));
+            }
+            restart(ground, event, note)
         }
         OperationVerb::Pause
         | OperationVerb::Resume
@@ -330,6 +346,44 @@ pub(super) fn begin<'a>(
         | OperationVerb::TryNow { .. }
         | OperationVerb::Delete { .. } => Ok(Patch::ignored(IgnoreReason::Ended)),
     }
+}
+
+/// Begins with the event that has started the last generation. The new life has a name of its own, and remembers the event: it is a
+/// repetition, should it come again.
+fn restart(ground: Ground<'_>, event: &DomainEvent, note: Note) -> Result<Patch, Rejection> {
+    let request = ground.input;
+    let input = Input {
+        body: InputBody::Event(event.clone()),
+        ..request.clone()
+    };
+    let life = seen::life(&request.id, event.event_id.as_str());
+    let (texts, values) = (Arena::default(), Arena::default());
+    let ground = Ground {
+        definition: ground.definition,
+        instance: ground.instance,
+        before: None,
+        last: ground.last,
+        input: &input,
+        context: ground.context,
+        texts: &texts,
+        values: &values,
+        trace: ground.trace,
+    };
+    let opening = Opening {
+        id: &life,
+        ..Opening::event(event)
+    };
+    let mut patch = events::start_as(ground, event, opening)?;
+    // The rules of the version in force may not begin with it, or its first state may keep it for later.
+    if patch.outcome != Outcome::Applied {
+        return Ok(Patch::ignored(IgnoreReason::Refused));
+    }
+    let ended = patch.ended.as_mut().map(|summary| &mut summary.record);
+    if let Some(record) = patch.record.as_mut().or(ended) {
+        seen::remember_event(record, seen::control(request));
+    }
+    patch.notes.insert(0, note);
+    Ok(patch)
 }
 
 fn rerun<'a>(

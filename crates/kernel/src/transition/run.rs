@@ -10,8 +10,8 @@ use super::arena::Arena;
 use super::results::Mode;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Context, Rejection, Trace, doubts};
-use crate::input::{Control, DomainEvent, Input, InputBody};
+use super::{Context, Rejection, Trace, doubts, seen};
+use crate::input::{Control, DomainEvent, Input, InputBody, Origin};
 use crate::patch::{Note, Outcome, Patch};
 use crate::record::{Phase, Record, StepState, Summary};
 use crate::trace;
@@ -242,6 +242,9 @@ impl<'a> Run<'a> {
                 self.check_state()?;
             }
             self.record.data = ByteBuf::from(self.data);
+        }
+        if let Origin::Edited { content } = self.ground.input.origin {
+            seen::came_as(&mut self.record, self.ground.input, content);
         }
         self.check_size()?;
         let timers_before = self.ground.before.map(|before| &before.timers);

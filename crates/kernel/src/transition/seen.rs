@@ -56,9 +56,28 @@ fn control_content(input: &Input) -> u32 {
     }
 }
 
-/// The event or request that starts an instance, by its id.
+/// The event or request that starts an instance, by its id, or by the name of a life that an event has begun again.
 pub(super) fn start(id: &str) -> u64 {
-    hash(&[b"start", id.as_bytes()])
+    hash(&[b"start", started_by(id).as_bytes()])
+}
+
+/// Between the request that begins an instance again and the id of its event; neither may have it.
+const AGAIN: char = '\n';
+
+/// Names the life of an instance that is begun again with the event that has started it.
+pub(super) fn life(request: &str, event: &str) -> String {
+    format!("{request}{AGAIN}{event}")
+}
+
+/// The event or request that has started a life.
+#[must_use]
+pub fn started_by(life: &str) -> &str {
+    life.split_once(AGAIN).map_or(life, |(_, event)| event)
+}
+
+/// Whether the instance was started by the event or request of this id.
+pub(super) fn is_start(record: &Record, id: &str) -> bool {
+    started_by(&record.start_event) == id
 }
 
 /// A result, by its command; `None` where the outcome is unknown, which a later result may decide.
@@ -75,6 +94,32 @@ pub(super) fn result(result: &WorkResult) -> Option<Seen> {
         id: hash(&[b"result", result.command_id.0.as_bytes()]),
         content,
     })
+}
+
+/// Hash of what an input says, by which a repetition of it is told from another input under its id.
+pub(crate) fn content_of(input: &Input) -> u32 {
+    match &input.body {
+        InputBody::Event(event) => event_content(event),
+        InputBody::Result(came) => result(came).map_or(0, |seen| seen.content),
+        InputBody::Timer { .. } => 0,
+        InputBody::Control(_) => control_content(input),
+    }
+}
+
+/// Remembers of an input that an operator has edited what had come: that may come again, and is a repetition then.
+pub(super) fn came_as(record: &mut Record, input: &Input, content: u32) {
+    let (seen, id) = match &input.body {
+        InputBody::Event(event) => (&mut record.seen_events, event_id(event)),
+        InputBody::Control(_) => (&mut record.seen_events, control_id(input)),
+        InputBody::Result(came) => match result(came) {
+            Some(known) => (&mut record.seen_results, known.id),
+            None => return,
+        },
+        InputBody::Timer { .. } => return,
+    };
+    for seen in seen.iter_mut().filter(|seen| seen.id == id) {
+        seen.content = content;
+    }
 }
 
 /// Whether a control was applied before, or another one under its id.

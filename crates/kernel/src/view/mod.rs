@@ -23,6 +23,7 @@ use serde_json::value::RawValue;
 use super::ledger::LedgerEntry;
 use super::patch::TimerRow;
 use super::record::{Buffered, Failure, Pending, Record, Registered, StepState, Stray, Summary};
+use super::transition::started_by;
 
 /// One instance.
 #[derive(Debug, Clone, Serialize)]
@@ -226,7 +227,7 @@ impl InstanceView {
             started: record.started.to_string(),
             updated: record.updated.to_string(),
             ended: None,
-            start_event: record.start_event.clone(),
+            start_event: started_by(&record.start_event).to_owned(),
             machine: record.machine.map(|machine| state_name(machine.state)),
             parent: record.parent.as_ref().map(|parent| ParentView {
                 saga: parent.saga.to_string(),

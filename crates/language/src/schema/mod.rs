@@ -192,6 +192,12 @@ impl Schema {
         validate::check(self, value)
     }
 
+    /// All that is wrong with a value, member by member and item by item; at most `max`, and empty where nothing is.
+    #[must_use]
+    pub fn violations(&self, value: &Json<'_>, max: usize) -> Vec<Violation> {
+        validate::violations(self, value, max)
+    }
+
     /// The schema as JSON without anything that changes no meaning: what hashes are taken of.
     #[must_use]
     pub fn canonical(&self) -> Json<'static> {

@@ -223,3 +223,28 @@ fn every_mistake_of_a_schema_is_told_at_its_place() {
     assert_eq!(lines, [1, 2, 3, 4, 5, 6, 7, 8], "{findings:#?}");
     assert_eq!(findings[3].help.as_deref(), Some("did you mean \"properties\"?"));
 }
+
+#[test]
+fn all_violations_are_told_member_by_member_up_to_a_bound() {
+    let text = "type: object\nrequired: [a, b]\nproperties:\n  a: {type: string}\n  c: {type: array, items: {type: integer}}\n";
+    let schema = compile_text("s.yaml", &text.into()).expect("a schema");
+    let json = |text: &'static str| crate::json::Json::parse(text.as_bytes(), 64).expect("JSON");
+    let told = |value: &str, max: usize| -> Vec<String> {
+        let value = crate::json::Json::parse(value.as_bytes(), 64).expect("JSON");
+        let found = schema.violations(&value, max).into_iter();
+        found.map(|violation| violation.to_string()).collect()
+    };
+    assert_eq!(schema.violations(&json(r#"{"a": "x", "b": 1}"#), 9), []);
+    let wrong = r#"{"a": 1, "c": [1, "x", 2, "y"]}"#;
+    assert_eq!(
+        told(wrong, 9),
+        [
+            "lacks the member \"b\"",
+            "a: expected string, found 1",
+            "c[1]: expected integer, found \"x\"",
+            "c[3]: expected integer, found \"y\"",
+        ]
+    );
+    assert_eq!(told(wrong, 2).len(), 2);
+    assert_eq!(told("7", 9), ["expected object, found 7"]);
+}

@@ -61,6 +61,73 @@ pub(super) fn check(schema: &Schema, value: &Json<'_>) -> Result<(), Violation> 
     checked
 }
 
+/// All rules that a value breaks, as far as members and items are looked at one by one; at most `max`.
+pub(super) fn violations(schema: &Schema, value: &Json<'_>, max: usize) -> Vec<Violation> {
+    let mut found = Vec::new();
+    collect(schema, 0, value, &mut Vec::new(), max, &mut found);
+    found
+}
+
+fn collect(
+    schema: &Schema,
+    id: SchemaId,
+    value: &Json<'_>,
+    path: &mut Vec<String>,
+    max: usize,
+    found: &mut Vec<Violation>,
+) {
+    let mut check = Check {
+        schema,
+        steps: 0,
+        depth: 0,
+        exhausted: false,
+    };
+    if found.len() >= max || path.len() >= DEPTH_MAX {
+        return;
+    }
+    let Err(first) = check.part(id, value) else {
+        return;
+    };
+    let (before, rules) = (found.len(), &schema.parts[id]);
+    match value {
+        Json::Map(members) => {
+            for name in &rules.objects.required {
+                if found.len() < max && !members.iter().any(|(key, _)| key == name) {
+                    found.push(Violation {
+                        path: path.clone(),
+                        message: format!("lacks the member {name:?}"),
+                    });
+                }
+            }
+            for (name, member) in members {
+                if let Some(part) = rules.objects.properties.get(name.as_ref()) {
+                    path.push(name.clone().into_owned());
+                    collect(schema, *part, member, path, max, found);
+                    path.pop();
+                }
+            }
+        }
+        Json::List(items) => {
+            for (index, item) in items.iter().enumerate() {
+                if let Some(part) = rules.arrays.first.get(index).copied().or(rules.arrays.items) {
+                    path.push(format!("[{index}]"));
+                    collect(schema, part, item, path, max, found);
+                    path.pop();
+                }
+            }
+        }
+        Json::Null | Json::Bool(_) | Json::Int(_) | Json::Double(_) | Json::Str(_) => {}
+    }
+    if found.len() == before {
+        let mut whole = path.clone();
+        whole.extend(first.path.into_iter().rev());
+        found.push(Violation {
+            path: whole,
+            message: first.message,
+        });
+    }
+}
+
 struct Check<'s> {
     schema: &'s Schema,
     steps: usize,

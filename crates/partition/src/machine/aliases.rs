@@ -353,7 +353,7 @@ fn message(
 ) -> WorkItem {
     let sequence = match input.origin {
         Origin::Stream { sequence, .. } => sequence,
-        Origin::Timer | Origin::Local => 0,
+        Origin::Timer | Origin::Local | Origin::Edited { .. } => 0,
     };
     // Two messages with one id are two for the owner, who knows what to make of that.
     let path = format!("forward.{sequence}.{}", owner.key);

@@ -33,6 +33,8 @@ pub struct Turn {
     pub late_source: bool,
     /// A timer behind all that the aliases of its instance had.
     pub behind_aliases: bool,
+    /// Row of the history that stands before the first one of the instance that begins.
+    pub opened_behind: Option<u64>,
 }
 
 impl Turn {
@@ -41,6 +43,7 @@ impl Turn {
         deferred_as: None,
         late_source: false,
         behind_aliases: false,
+        opened_behind: None,
     };
 
     /// Whether the input was kept before, so that later ones may have been applied.
@@ -353,7 +356,7 @@ impl Run<'_> {
         Fate::Done
     }
 
-    fn tombstone(&self, input: &Input) -> Result<Tombstone, StorageError> {
+    pub(super) fn tombstone(&self, input: &Input) -> Result<Tombstone, StorageError> {
         let Some(found) = self.batch.tombstone(&input.instance)? else {
             return Ok(Tombstone::None);
         };
@@ -395,7 +398,8 @@ const fn is_answer(input: &Input) -> bool {
     )
 }
 
-enum Tombstone {
+/// What stands of an ended instance in the way of a key.
+pub(super) enum Tombstone {
     None,
     /// The key is free again.
     Expired {

@@ -37,7 +37,7 @@ const SUSPECTS_MAX: usize = 256;
 const fn index(origin: Origin) -> usize {
     match origin {
         Origin::Stream { stream, .. } => stream.index(),
-        Origin::Timer | Origin::Local => ORIGINS - 1,
+        Origin::Timer | Origin::Local | Origin::Edited { .. } => ORIGINS - 1,
     }
 }
 

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use saga_runner_kernel::ids::{InstanceId, SagaName, TenantId, TimeMs};
 use saga_runner_kernel::input::{Input, InputBody, SourceStream};
+pub use saga_runner_kernel::letters::LetterOrder;
 pub use saga_runner_kernel::recorded::LetterDecision;
 use saga_runner_kernel::work::{WorkItem, WorkRef};
 
@@ -31,7 +32,7 @@ pub enum Order<'a> {
     Decision {
         tenant: &'a TenantId,
         number: u64,
-        decision: LetterDecision,
+        order: &'a LetterOrder,
     },
     /// The definition of this instance is there again: up to so many inputs that wait for it are applied.
     Resume {
@@ -84,6 +85,15 @@ pub enum Refused {
     /// It cannot be done as things are, however often it is asked.
     #[error("{0}")]
     Conflict(Cow<'static, str>),
+    /// What is to be applied does not fit: it would be a dead letter again, or be of no use.
+    #[error("{reason}: {message}")]
+    Unfit {
+        reason: Cow<'static, str>,
+        message: String,
+    },
+    /// It takes another role.
+    #[error("{0}")]
+    Forbidden(&'static str),
     /// It cannot be done now.
     #[error("shard {shard}: {message}")]
     Unavailable { shard: u16, message: String },

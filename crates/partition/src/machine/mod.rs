@@ -12,6 +12,7 @@ pub mod catch_up;
 pub mod counts;
 pub mod crash_isolation;
 mod deleting;
+mod editing;
 mod fault;
 pub mod held;
 mod inbox;

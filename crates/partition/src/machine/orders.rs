@@ -52,8 +52,8 @@ impl Run<'_> {
             Order::Decision {
                 tenant,
                 number,
-                decision,
-            } => self.decide(tenant, number, decision).map(Some),
+                order,
+            } => self.decide(tenant, number, order).map(Some),
             Order::Resume { instance, at_most } => self.resume(instance, at_most).map(|()| None),
             Order::Schedules => self.reconcile_schedules().map(|()| None),
             Order::Pause { tenant, saga, paused } => self.pause_schedule(tenant, saga, paused).map(Some),

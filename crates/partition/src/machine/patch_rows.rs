@@ -51,9 +51,10 @@ impl Run<'_> {
             late_source: turn.late_source,
         };
         if let Some(summary) = patch.ended {
-            self.write_ended(input, before.as_ref(), summary, entry, log_sequence)?;
+            let previous = previous(before.as_ref(), turn);
+            self.write_ended(input, before.as_ref(), previous, (summary, entry), log_sequence)?;
         } else if let Some(mut record) = patch.record {
-            let previous = before.as_ref().and_then(|record| record.last_history);
+            let previous = previous(before.as_ref(), turn);
             self.write_history(input, previous, &mut record, entry, log_sequence)?;
             let was = before.as_ref().map(Refers::of);
             self.moved(was, Some(Refers::of(&record)));
@@ -130,12 +131,11 @@ impl Run<'_> {
         &mut self,
         input: &Input,
         before: Option<&Record>,
-        mut summary: Summary,
-        entry: HistoryEntry,
+        previous: Option<u64>,
+        (mut summary, entry): (Summary, HistoryEntry),
         log_sequence: u64,
     ) -> Result<(), StorageError> {
         let id = &input.instance;
-        let previous = before.and_then(|record| record.last_history);
         self.write_history(input, previous, &mut summary.record, entry, log_sequence)?;
         self.list_ended(id, &mut summary.record, log_sequence)?;
         if !before.is_some_and(|before| has_ended(before, &summary.record)) {
@@ -203,6 +203,14 @@ impl Run<'_> {
             .active(&id.saga)
             .or_else(|| definitions.by_hash(&record.definition))?;
         definition.lifecycle.keep_ended.after(record.phase)
+    }
+}
+
+/// Row of the history before that of an input.
+fn previous(before: Option<&Record>, turn: Turn) -> Option<u64> {
+    match before {
+        Some(record) => record.last_history,
+        None => turn.opened_behind,
     }
 }
 

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use bytes::Bytes;
 use saga_runner_kernel::alias::Alias;
 use saga_runner_kernel::definition::Definition;
-use saga_runner_kernel::ids::InstanceId;
+use saga_runner_kernel::ids::{DefinitionHash, InstanceId};
 use saga_runner_kernel::input::{Control, Input, InputBody, SourceStream, WorkOutcome, WorkResult};
 use saga_runner_kernel::patch::Patch;
 use saga_runner_kernel::record::Record;
@@ -16,6 +16,7 @@ use super::aliases::OwnerAnswer;
 use super::apply::{Fate, Turn, passes};
 use super::crash_isolation::{PoisonInput, fingerprint};
 use super::fault::{Fault, OVERFLOW, is_of_process};
+use super::letters::Decided;
 use super::message::Unreadable;
 use super::recording::{HistoryEntry, kind_in_full, source};
 use super::staging::Run;
@@ -66,23 +67,10 @@ impl Run<'_> {
     ) -> Result<Fate, StorageError> {
         let id = &input.instance;
         let number = self.next_sequence();
-        let mut letter = DeadLetter {
-            tenant: id.tenant.clone(),
-            reason: fault.reason.to_owned(),
-            message: fault.message,
-            subject: kind_in_full(input),
-            time: input.time,
-            source: source(input),
-            attempts: turn.attempts,
-            input: Some(input.clone()),
-            excerpt: excerpt(input),
-            payload_hash: None,
-            about: refused_owner(input),
-        };
+        let mut letter = self.letter(input, record.as_ref(), &fault, turn);
         self.batch.put_dead_letter(number, &letter)?;
-        self.staged
-            .story
-            .dead(input, record.as_ref(), &letter.reason, number);
+        let story = &mut self.staged.story;
+        story.dead(input, record.as_ref(), &letter.reason, number);
         if let (InputBody::Control(Control::RegisterAlias { owner }), Some(alias)) =
             (&input.body, Alias::of(&id.key))
         {
@@ -143,7 +131,7 @@ impl Run<'_> {
     pub(super) fn complete_as_unknown(
         &mut self,
         input: &Input,
-        decided: Option<HistoryOutcome>,
+        decided: Option<Decided>,
         result: &WorkResult,
         reason: &str,
     ) -> Result<Result<Fate, Fault>, StorageError> {
@@ -166,7 +154,7 @@ impl Run<'_> {
     pub(super) fn instead(
         &mut self,
         input: &Input,
-        decided: Option<HistoryOutcome>,
+        decided: Option<Decided>,
         transition: impl Fn(&Definition, &Record, &Context<'_>) -> Result<Patch, Rejection>,
     ) -> Result<Result<Fate, Fault>, StorageError> {
         let id = &input.instance;
@@ -208,6 +196,31 @@ impl Run<'_> {
         Ok(Err(fault))
     }
 
+    fn letter(&self, input: &Input, record: Option<&Record>, fault: &Fault, turn: Turn) -> DeadLetter {
+        let id = &input.instance;
+        DeadLetter {
+            tenant: id.tenant.clone(),
+            reason: fault.reason.to_owned(),
+            message: fault.message.clone(),
+            subject: kind_in_full(input),
+            time: input.time,
+            source: source(input),
+            attempts: turn.attempts,
+            input: Some(input.clone()),
+            excerpt: excerpt(input),
+            payload_hash: None,
+            about: refused_owner(input),
+            met: self.met(id, record),
+        }
+    }
+
+    /// The version of its saga that an input meets.
+    fn met(&self, id: &InstanceId, record: Option<&Record>) -> Option<DefinitionHash> {
+        let active = || self.ground.definitions.active(&id.saga);
+        let of_record = record.map(|record| record.definition);
+        of_record.or_else(|| active().map(|definition| definition.hash))
+    }
+
     /// Writes a message that never became an input to the dead letters.
     pub fn unreadable(&mut self, stream: SourceStream, message: &Unreadable) -> Result<(), StorageError> {
         self.staged.inputs += 1;
@@ -224,6 +237,7 @@ impl Run<'_> {
             excerpt: message.excerpt.clone(),
             payload_hash: Some(message.payload_hash),
             about: None,
+            met: None,
         };
         self.staged.counts.dead(None, message.reason);
         self.staged.story.unreadable(message, stream, number);

@@ -18,6 +18,10 @@ impl Run<'_> {
         entry: HistoryEntry,
         log_sequence: u64,
     ) -> Result<(), StorageError> {
+        let mut notes = entry.notes;
+        if matches!(input.origin, Origin::Edited { .. }) {
+            notes.push(Note::Edited);
+        }
         let row = HistoryRow {
             instance: input.instance.clone(),
             input_id: input.id.clone(),
@@ -25,7 +29,7 @@ impl Run<'_> {
             time: input.time,
             source: source(input),
             outcome: entry.outcome,
-            notes: entry.notes,
+            notes,
             late_source: entry.late_source,
             previous,
         };
@@ -106,6 +110,6 @@ pub fn kind_in_full(input: &Input) -> String {
 pub const fn source(input: &Input) -> Option<(SourceStream, u64)> {
     match input.origin {
         Origin::Stream { stream, sequence } => Some((stream, sequence)),
-        Origin::Timer | Origin::Local => None,
+        Origin::Timer | Origin::Local | Origin::Edited { .. } => None,
     }
 }

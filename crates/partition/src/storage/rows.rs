@@ -4,14 +4,14 @@ mod inbox;
 mod uses;
 
 use bytes::Bytes;
-use saga_runner_kernel::ids::{CommandId, InstanceId, SagaName, TenantId, TimeMs};
+use saga_runner_kernel::ids::{CommandId, DefinitionHash, InstanceId, SagaName, TenantId, TimeMs};
 use saga_runner_kernel::input::{Input, Owner, SourceStream};
 use saga_runner_kernel::patch::{IgnoreReason, Note, Outcome};
 use saga_runner_kernel::record::{Phase, Record, Summary};
 use saga_runner_kernel::schedule::Skip;
 use saga_runner_kernel::work::WorkRef;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::StorageError;
 pub use inbox::{BlockedRow, InboxRow, WaitReason, Waiting, early_number, early_timer, encode_waiting};
@@ -79,10 +79,16 @@ pub enum HistoryOutcome {
     Discarded {
         number: u64,
     },
+    /// The data of dead letter `number` were `original`; they are `edited` now, with which it is to be applied again.
+    Edited {
+        number: u64,
+        original: Bytes,
+        edited: Bytes,
+    },
 }
 
 impl HistoryOutcome {
-    /// The outcome in one word: applied, deferred, dead, why it was ignored, retried or discarded.
+    /// The outcome in one word: applied, deferred, dead, why it was ignored, retried, edited or discarded.
     #[must_use]
     pub const fn as_str(&self) -> &'static str {
         match self {
@@ -92,6 +98,7 @@ impl HistoryOutcome {
             Self::Dead { .. } => "dead",
             Self::Retried { .. } => "retried",
             Self::Discarded { .. } => "discarded",
+            Self::Edited { .. } => "edited",
         }
     }
 }
@@ -135,6 +142,14 @@ pub struct DeadLetter {
     pub payload_hash: Option<[u8; 32]>,
     /// The instance that it is about, where that is not the one that its input is addressed to.
     pub about: Option<InstanceId>,
+    /// Version of the saga that the input met, where it met one. The last of the row: those of before have none.
+    #[serde(deserialize_with = "or_none")]
+    pub met: Option<DefinitionHash>,
+}
+
+/// What a row may end without.
+fn or_none<'de, D: Deserializer<'de>, T: Deserialize<'de>>(bytes: D) -> Result<Option<T>, D::Error> {
+    Ok(Option::deserialize(bytes).unwrap_or(None))
 }
 
 impl DeadLetter {

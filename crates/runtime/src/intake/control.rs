@@ -7,12 +7,14 @@ use super::decode::{Decoded, Decoder, Defect};
 use crate::kernel::alias::{Alias, Via};
 use crate::kernel::envelope::{
     CallbackMessage, ControlMessage, ControlVerb, ErrorPayload, FORWARD, ForwardedEvent, Principal,
-    ResultType, Role, Sender, StepFound, Stuck, callback_outcome, callback_request, callback_verb, operation,
+    ResultType, Role, Sender, StartedBy, StepFound, Stuck, callback_outcome, callback_request, callback_verb,
+    operation,
 };
 use crate::kernel::ids::{CommandId, EventId, IdError, InstanceId, TimeMs};
 use crate::kernel::input::{
     Control, DomainEvent, OperationVerb, Owner, Question, Verdict, WorkOutcome, WorkResult,
 };
+use crate::kernel::limits::Limits;
 use crate::kernel::outcome::slice;
 use crate::kernel::trace;
 use crate::ports::broker::Message;
@@ -184,7 +186,7 @@ fn decoded(
         ControlVerb::CancelTimer { timer } => operate(OperationVerb::CancelTimer { timer }, principal)?,
         ControlVerb::TryNow { step } => operate(OperationVerb::TryNow { step }, principal)?,
         ControlVerb::Rerun { found } => rerun(found, principal)?,
-        ControlVerb::Restart {} => operate(OperationVerb::Restart, principal)?,
+        ControlVerb::Restart { event } => operate(restart(event)?, principal)?,
         ControlVerb::Delete { parent_over } => operate(OperationVerb::Delete { parent_over }, principal)?,
         ControlVerb::CancelChild { parent, undo, known } => Control::CancelChild { parent, undo, known },
         ControlVerb::Heartbeat { work } => Control::Heartbeat { work },
@@ -278,6 +280,17 @@ fn rerun(found: Vec<StepFound>, principal: Principal) -> Result<Control, Defect>
     let found: Result<Vec<_>, _> = found.into_iter().map(StepFound::finding).collect();
     let found = found.map_err(unfit)?;
     operate(OperationVerb::Rerun { found }, principal)
+}
+
+fn restart(event: Option<Box<StartedBy>>) -> Result<OperationVerb, Defect> {
+    let Some(event) = event else {
+        return Ok(OperationVerb::Restart);
+    };
+    let event = event.event(&Limits::default());
+    let event = event.map_err(|_| unfit("the event of a restart is no event"))?;
+    Ok(OperationVerb::RestartWith {
+        event: Box::new(event),
+    })
 }
 
 fn operate(verb: OperationVerb, principal: Principal) -> Result<Control, Defect> {

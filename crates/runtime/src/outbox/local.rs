@@ -106,7 +106,12 @@ impl Intent for Record<'_> {
         self.state.store(ASKED, Ordering::Release);
         let state = match tokio::time::timeout(RECORD_MAX, self.ask()).await {
             Ok(Some(Ok(()))) => STANDS,
-            Ok(Some(Err(reason @ (Refused::NotFound(_) | Refused::Conflict(_))))) => {
+            Ok(Some(Err(
+                reason @ (Refused::NotFound(_)
+                | Refused::Conflict(_)
+                | Refused::Unfit { .. }
+                | Refused::Forbidden(_)),
+            ))) => {
                 tracing::debug!(row = ?self.row, %reason, "call not made");
                 COMPLETED
             }

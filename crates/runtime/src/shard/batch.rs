@@ -9,7 +9,7 @@ use saga_runner_partition::machine::catch_up::InOrder;
 use saga_runner_partition::machine::message::Order;
 use saga_runner_partition::machine::progress::bytes_of;
 
-use super::mailbox::{Arrival, Delivery, HeldDecision, LetterDecision, Refused, Reposition, Verdict};
+use super::mailbox::{Arrival, Delivery, HeldDecision, LetterOrder, Refused, Reposition, Verdict};
 use crate::kernel::definition::DefinitionSet;
 use crate::kernel::ids::{InstanceId, SagaName, TenantId, TimeMs};
 use crate::kernel::input::{Input, InputBody, Origin};
@@ -36,7 +36,7 @@ pub(super) enum Item {
     Decision {
         tenant: TenantId,
         number: u64,
-        decision: LetterDecision,
+        order: LetterOrder,
         reply: oneshot::Sender<Result<(), Refused>>,
     },
     /// The definition of this instance is there again.
@@ -94,12 +94,12 @@ impl Item {
             Self::Decision {
                 tenant,
                 number,
-                decision,
+                order,
                 ..
             } => Order::Decision {
                 tenant,
                 number: *number,
-                decision: *decision,
+                order,
             },
             Self::Resume(instance) => Order::Resume {
                 instance,

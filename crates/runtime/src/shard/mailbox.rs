@@ -5,7 +5,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use saga_runner_partition::machine::held::may_be_discarded;
-pub use saga_runner_partition::machine::message::{Arrival, Delivery, LetterDecision, Refused, Unreadable};
+pub use saga_runner_partition::machine::message::{
+    Arrival, Delivery, LetterDecision, LetterOrder, Refused, Unreadable,
+};
 use saga_runner_partition::storage::rows::{AcceptedRow, PositionRow};
 pub use saga_runner_partition::storage::rows::{HaltRow, Stamp};
 use tokio::sync::{oneshot, watch};
@@ -65,7 +67,7 @@ pub enum Mail {
     DeadLetter {
         tenant: TenantId,
         number: u64,
-        decision: LetterDecision,
+        order: LetterOrder,
         reply: oneshot::Sender<Result<(), Refused>>,
     },
     /// An operator pauses the schedule of a saga, or lets it go on.

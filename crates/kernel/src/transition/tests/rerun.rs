@@ -1,5 +1,6 @@
 //! Another go at an instance that has ended without success.
 
+use saga_runner_language::ids::EventId;
 use saga_runner_language::limits::Limits;
 use serde_json::json;
 
@@ -7,7 +8,7 @@ use super::build::{loaded, loaded_as};
 use super::operations::operate;
 use super::world::World;
 use crate::children::SagaMessage;
-use crate::input::{Control, Finding, Found, InputBody, OnConflict, OperationVerb, Origin};
+use crate::input::{Control, DomainEvent, Finding, Found, InputBody, OnConflict, OperationVerb, Origin};
 use crate::ledger::LedgerStatus;
 use crate::patch::{IgnoreReason, Outcome};
 use crate::record::{Phase, StepStatus};
@@ -246,4 +247,58 @@ fn a_restart_keeps_nothing_but_the_input() {
     assert_eq!((world.last().generation, world.phase()), (2, Phase::Running));
     assert_eq!(world.data(), json!({"total": 3}));
     assert_ne!(world.newest("steps.pay").idempotency_key, key);
+}
+
+#[test]
+fn a_restart_begins_with_the_event_again_and_no_repetition_of_it_begins_a_third_time() {
+    let body = "start: Order.Placed\nkey: {\"*\": event.data.id}\nreuse: always\nstate: {init: {total: 0}}\nhandlers: {Order.Placed: {set: {total: \"${event.data.total}\"}}}\nsteps:\n  pay: {effect: charge, with: {}, compensate: {effect: refund}}\n";
+    let mut world = World::new(loaded_as(body));
+    let placed = world.event_input("Order.Placed", &json!({"id": "o-1", "total": 3}));
+    let InputBody::Event(event) = &placed.body else {
+        panic!("an event");
+    };
+    let again = |event: &DomainEvent| {
+        operate(OperationVerb::RestartWith {
+            event: Box::new(event.clone()),
+        })
+    };
+    assert_eq!(world.give(&placed), Ok(Outcome::Applied));
+    let key = world.newest("steps.pay").idempotency_key.clone();
+    world.fail("steps.pay", "permanent");
+    // Another event has not started it.
+    let other = DomainEvent {
+        event_id: EventId::parse("another").expect("legal"),
+        ..event.clone()
+    };
+    let refused = Outcome::Ignored(IgnoreReason::Refused);
+    assert_eq!(give(&mut world, "other-1", again(&other)), refused);
+    assert_eq!(
+        give(&mut world, "bare-1", operate(OperationVerb::Restart)),
+        refused
+    );
+
+    for (generation, request) in [(2, "anew-1"), (3, "anew-2")] {
+        assert_eq!(give(&mut world, request, again(event)), Outcome::Applied);
+        assert_eq!(
+            (world.last().generation, world.phase()),
+            (generation, Phase::Running)
+        );
+        assert_eq!(world.data(), json!({"total": 3}));
+        assert_ne!(world.newest("steps.pay").idempotency_key, key);
+        let duplicate = Outcome::Ignored(IgnoreReason::Duplicate);
+        assert_eq!(world.give(&placed), Ok(duplicate), "while it runs");
+        assert_eq!(
+            give(&mut world, request, again(event)),
+            duplicate,
+            "the request once more"
+        );
+        world.fail("steps.pay", "permanent");
+        assert_eq!(world.give(&placed), Ok(duplicate), "after its end");
+        // Also where it is long forgotten among the events that were applied.
+        let mut last = world.last().clone();
+        last.seen_events.clear();
+        let is_known = crate::transition::started_by(&last.start_event) == event.event_id.as_str();
+        assert!(is_known, "{}", last.start_event);
+    }
+    assert_eq!(world.last().generation, 3);
 }

@@ -321,7 +321,7 @@ fn nothing_that_stands_is_forgotten_by_a_restart() {
     };
     let mut world = started();
     does(&mut world, OperationVerb::Kill);
-    let why = restart_obstacle(&world.definition, world.last()).unwrap_or_default();
+    let why = restart_obstacle(&world.definition, world.last(), None).unwrap_or_default();
     assert!(
         why.starts_with("what pay, ship did, or may have done, was not undone"),
         "{why}"

@@ -663,7 +663,7 @@ fn a_skipped_charge_that_succeeds_after_a_kill_is_asked_for_and_not_made_again()
         input: Some(serde_bytes::ByteBuf::from(*b"{}")),
         ..record.clone()
     };
-    let refused = restart_obstacle(definition, &record).unwrap_or_default();
+    let refused = restart_obstacle(definition, &record, None).unwrap_or_default();
     assert!(refused.starts_with("what pay, pack, sell.item did"), "{refused}");
     life.happens(&Happening::Rerun);
     life.heal();

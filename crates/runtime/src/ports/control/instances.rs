@@ -7,8 +7,8 @@ use futures::stream::BoxStream;
 use serde::Serialize;
 
 use super::{
-    Awaited, ControlError, Happened, InstanceCount, InstanceFilter, InstanceSummary, Page, PageRequest,
-    Patience, Reached, Requested, StartRequest,
+    Awaited, ControlError, Happened, InstanceCount, InstanceFilter, InstanceGroups, InstanceSummary,
+    InstanceTrait, Page, PageRequest, Patience, Reached, Requested, StartRequest,
 };
 use crate::kernel::envelope::ControlMessage;
 use crate::kernel::ids::{InstanceId, SagaName, TenantId};
@@ -99,6 +99,17 @@ pub trait Instances: Send + Sync + 'static {
     /// # Errors
     /// [`ControlError::Invalid`] for a filter by something else than saga and category.
     async fn count(&self, tenant: &TenantId, filter: InstanceFilter) -> Result<InstanceCount, ControlError>;
+
+    /// How many instances a filter asks for, by something that they have in common.
+    ///
+    /// # Errors
+    /// As [`Self::count`].
+    async fn group(
+        &self,
+        tenant: &TenantId,
+        filter: InstanceFilter,
+        by: InstanceTrait,
+    ) -> Result<InstanceGroups, ControlError>;
 
     /// One instance with its history, newest entry first.
     async fn instance(&self, id: &InstanceId, history: usize) -> Result<InstanceDetail, ControlError>;

@@ -1,16 +1,16 @@
-//! Jobs: one verb for many instances, which a filter has selected.
+//! Jobs: one verb for many instances or dead letters, which a filter has selected.
 
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use super::{ControlError, InstanceFilter};
+use super::{ControlError, InstanceFilter, LetterFilter};
 use crate::kernel::envelope::{FoundAs, Principal};
 use crate::kernel::ids::TenantId;
 use crate::kernel::input::CancelMode;
 
-/// What a job does to each instance.
+/// What a job does to each instance, or to each dead letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JobVerb {
@@ -26,6 +26,10 @@ pub enum JobVerb {
     Migrate,
     /// Those that have ended, with their history. Needs the role admin.
     Delete,
+    /// Dead letters are applied again, as they came.
+    RetryLetters,
+    /// Dead letters are given up.
+    DiscardLetters,
 }
 
 impl JobVerb {
@@ -50,7 +54,15 @@ impl JobVerb {
             Self::Skip => "skip",
             Self::Migrate => "migrate",
             Self::Delete => "delete",
+            Self::RetryLetters => "retry_letters",
+            Self::DiscardLetters => "discard_letters",
         }
+    }
+
+    /// Whether it is about dead letters, not about instances.
+    #[must_use]
+    pub const fn is_about_letters(self) -> bool {
+        matches!(self, Self::RetryLetters | Self::DiscardLetters)
     }
 }
 
@@ -73,6 +85,9 @@ pub struct JobOptions {
     /// Of `migrate`: the hash of the version.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
+    /// Of `retry_letters` and `discard_letters`: all dead letters of the tenant, without a filter.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub all: bool,
 }
 
 /// A job that somebody asks for.
@@ -80,9 +95,16 @@ pub struct JobOptions {
 pub struct JobRequest {
     pub order: JobOrder,
     /// The filter of the order, read.
-    pub filter: InstanceFilter,
+    pub filter: JobFilter,
     /// Names the request: its repetition finds the job that the first one has started.
     pub key: Option<String>,
+}
+
+/// What a job selects.
+#[derive(Debug, Clone)]
+pub enum JobFilter {
+    Instances(InstanceFilter),
+    Letters(LetterFilter),
 }
 
 /// What is to be done to which instances.
@@ -91,10 +113,10 @@ pub struct JobRequest {
 pub struct JobOrder {
     pub verb: JobVerb,
     pub options: JobOptions,
-    /// As the list of instances takes it, by name.
+    /// As the list of instances takes it, or that of dead letters, by name.
     pub filter: BTreeMap<String, String>,
     pub principal: Principal,
-    /// Instances a second, 1 to 1,000; 0 where the request says nothing.
+    /// Instances or dead letters a second, 1 to 1,000; 0 where the request says nothing.
     pub rate: u32,
 }
 
@@ -103,13 +125,15 @@ pub struct JobOrder {
 pub struct JobPlan {
     pub dry_run: bool,
     pub verb: JobVerb,
-    /// How many instances the filter selects.
+    /// How many instances or dead letters the filter selects.
     pub selected: u64,
     /// There are more than a job may have, and they were not counted.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub too_many: bool,
     /// The first of them.
     pub instances: Vec<JobInstance>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub letters: Vec<JobLetter>,
     /// Shards of which nothing is counted, because they are not open in this process.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub absent_shards: Vec<u16>,
@@ -123,12 +147,27 @@ pub struct JobInstance {
     pub phase: &'static str,
 }
 
-/// An instance to which nothing could be sent.
+/// A dead letter that a job would be about.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct JobLetter {
+    pub id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub saga: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    pub reason: String,
+    pub subject: String,
+}
+
+/// An instance to which nothing could be sent, or a dead letter about which could not be decided.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JobFailure {
     pub saga: String,
     pub key: String,
+    /// Id of the dead letter; `saga` and `key` are empty where it has no instance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub letter: Option<String>,
     pub message: String,
 }
 

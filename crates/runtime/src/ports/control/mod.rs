@@ -21,9 +21,13 @@ pub use aliases::{AliasView, Aliases, OwnerView};
 pub use audit::{Audit, AuditFilter, AuditOutcome, AuditRecord};
 pub use instances::{ArchivedInstance, HistoryView, InstanceDetail, Instances, RecordedInputs};
 pub use jobs::{
-    JobCommand, JobFailure, JobInstance, JobOptions, JobOrder, JobPlan, JobRequest, JobVerb, JobView, Jobs,
+    JobCommand, JobFailure, JobFilter, JobInstance, JobLetter, JobOptions, JobOrder, JobPlan, JobRequest,
+    JobVerb, JobView, Jobs,
 };
-pub use letters::{DeadLetterView, DeadLetters, LetterDecision, LetterFilter};
+pub use letters::{
+    DeadLetterDetail, DeadLetterView, DeadLetters, LetterCount, LetterDecision, LetterFilter, LetterGroup,
+    LetterKind, LetterOrder, LetterRetry, LetterTrait, LetterVersions, LetterViolation,
+};
 pub use node::{
     BreakerForce, BreakerView, Check, ConsumerInfo, DefinitionInfo, DrainStarted, Forced, Health, Info,
     LastReload, NodeControl, Readiness, ReloadError, Reloaded, SagaChange, Tenants,
@@ -35,7 +39,9 @@ pub use requests::{
     StartRequest,
 };
 pub use schedules::{ScheduleOrder, ScheduleView, Schedules, SkippedView};
-pub use search::{InstanceCount, InstanceFilter, InstanceSummary, StatusView};
+pub use search::{
+    InstanceCount, InstanceFilter, InstanceGroup, InstanceGroups, InstanceSummary, InstanceTrait, StatusView,
+};
 pub use shards::{
     AcceptReport, AcceptRequest, AcceptVerb, AcceptedView, Backup, Sequences, ShardControl, ShardView,
 };
@@ -68,6 +74,12 @@ pub enum ControlError {
     /// The id of the request was used for another one.
     #[error("{0}")]
     Mismatch(String),
+    /// What is to be applied could not be.
+    #[error("{reason}: {message}")]
+    Unfit { reason: String, message: String },
+    /// It takes another role.
+    #[error("{0}")]
+    Forbidden(String),
     /// What it is for was given up, or is over: it never will be of use again.
     #[error("{0}")]
     Gone(String),

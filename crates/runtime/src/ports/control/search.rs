@@ -102,3 +102,86 @@ pub struct InstanceCount {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub absent_shards: Vec<u16>,
 }
+
+/// What instances are counted by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InstanceTrait {
+    Phase,
+    Saga,
+    Error,
+    Waiting,
+    BlockedBy,
+    /// The steps in progress, and of an ended instance the one that has failed it.
+    Step,
+    /// Those that the effects in progress call.
+    Upstream,
+    /// The types of the events that it waits for.
+    Event,
+    /// The signals that it waits for.
+    Signal,
+}
+
+impl InstanceTrait {
+    pub const ALL: [Self; 9] = [
+        Self::Phase,
+        Self::Saga,
+        Self::Error,
+        Self::Waiting,
+        Self::BlockedBy,
+        Self::Step,
+        Self::Upstream,
+        Self::Event,
+        Self::Signal,
+    ];
+
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Phase => "phase",
+            Self::Saga => "saga",
+            Self::Error => "error",
+            Self::Waiting => "waiting",
+            Self::BlockedBy => "blocked_by",
+            Self::Step => "step",
+            Self::Upstream => "upstream",
+            Self::Event => "event",
+            Self::Signal => "signal",
+        }
+    }
+
+    /// Whether the index tells it, so that no record is looked at.
+    #[must_use]
+    pub const fn is_of_status(self) -> bool {
+        matches!(
+            self,
+            Self::Phase | Self::Saga | Self::Error | Self::Waiting | Self::BlockedBy
+        )
+    }
+}
+
+/// Instances, counted by something that they have in common.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct InstanceGroups {
+    /// `phase`, `saga`, `error`, `waiting`, `blocked_by`, `step`, `upstream`, `event` or `signal`.
+    pub by: &'static str,
+    /// Each once, also where it is in several groups or in none.
+    pub instances: u64,
+    /// The largest first, at most 1,000.
+    pub groups: Vec<InstanceGroup>,
+    /// There are more instances, statuses or groups than are looked at.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub incomplete: bool,
+    /// Instances whose records were looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub looked_at: Option<usize>,
+    /// Shards of which nothing is counted, because they are not open in this process.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub absent_shards: Vec<u16>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct InstanceGroup {
+    /// Empty for no error.
+    pub value: String,
+    pub instances: u64,
+}

@@ -65,12 +65,12 @@ impl ShardLoop {
             Mail::DeadLetter {
                 tenant,
                 number,
-                decision,
+                order,
                 reply,
             } => self.gathered.push(Item::Decision {
                 tenant,
                 number,
-                decision,
+                order,
                 reply,
             }),
             Mail::PauseSchedule {

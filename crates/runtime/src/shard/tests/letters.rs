@@ -20,7 +20,7 @@ use crate::shard::mailbox::LetterDecision::{Discard, Retry};
 use crate::storage::rows::HistoryOutcome;
 
 /// One charge that can be undone. An event `Pay.Divided` may be poison.
-const UNDONE: &str = r"
+pub(super) const UNDONE: &str = r"
 apiVersion: sagas/v1
 kind: Saga
 name: pay
@@ -42,7 +42,7 @@ steps:
     compensate: {effect: card-refund, with: {id: '${key}'}, on_unknown: compensate}
 ";
 
-fn world_of(definition: Definition) -> World {
+pub(super) fn world_of(definition: Definition) -> World {
     let mut world = World::new();
     world.definitions = set_of(vec![definition]);
     world
@@ -269,7 +269,7 @@ async fn where_the_kernel_panics_at_the_unknown_outcome_too_the_instance_waits_a
 }
 
 /// The instance stands behind an event, one more waits, and for the result there is no room.
-async fn overflown(world: &mut World) -> (Shard, WorkItem) {
+pub(super) async fn overflown(world: &mut World) -> (Shard, WorkItem) {
     world.limits.inbox_inputs = 1;
     let shard = world.start();
     let charge = charged(&shard).await;

@@ -5,6 +5,7 @@ mod aliases;
 mod asking;
 mod catch_up;
 mod early;
+mod edits;
 mod ends;
 mod faults;
 mod full;

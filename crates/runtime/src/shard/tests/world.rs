@@ -24,7 +24,7 @@ use crate::kernel::record::Record;
 use crate::kernel::work::{WorkItem, WorkRef};
 use crate::ports::broker::{StreamIdentity, StreamState};
 use crate::ports::clock::Clock;
-use crate::shard::mailbox::{Arrival, Delivery, LetterDecision, Mail, Notice, Refused, Released, Verdict};
+use crate::shard::mailbox::{Arrival, Delivery, LetterOrder, Mail, Notice, Refused, Released, Verdict};
 use crate::shard::{Settings, ShardHandle, ShardSpec, ShardState};
 use crate::storage::read::Found;
 use crate::storage::rows::{DeadLetter, HistoryRow};
@@ -410,21 +410,21 @@ impl Shard {
         self.outbox().await;
     }
 
-    pub async fn decide(&self, number: u64, decision: LetterDecision) -> Result<(), Refused> {
-        self.decide_as("t1", number, decision).await
+    pub async fn decide(&self, number: u64, order: impl Into<LetterOrder>) -> Result<(), Refused> {
+        self.decide_as("t1", number, order).await
     }
 
     pub async fn decide_as(
         &self,
         tenant: &str,
         number: u64,
-        decision: LetterDecision,
+        order: impl Into<LetterOrder>,
     ) -> Result<(), Refused> {
         let (reply, answer) = oneshot::channel();
         self.mail(Mail::DeadLetter {
             tenant: TenantId::parse(tenant).unwrap(),
             number,
-            decision,
+            order: order.into(),
             reply,
         })
         .await;

@@ -1,0 +1,80 @@
+//! The event that has started an instance: its data are kept in its message alone, so a restart brings them along.
+
+use super::control::blocking;
+use super::inputs::message;
+use super::node::Node;
+use super::streams;
+use crate::intake::decode::Decoded;
+use crate::kernel::envelope::{ControlMessage, ControlVerb, StartedBy};
+use crate::kernel::ids::InstanceId;
+use crate::kernel::input::{Control, Operation, OperationVerb};
+use crate::ports::control::ControlError;
+use crate::storage::read::Found;
+use crate::storage::rows::HistoryOutcome;
+
+/// A request to restart an instance, with the event that has started it, as far as that is in its stream. Every other request as
+/// it is.
+///
+/// # Errors
+/// [`ControlError::Unavailable`] where storage or broker do not answer.
+pub(super) async fn with_event(
+    node: &Node,
+    id: &InstanceId,
+    request: ControlMessage,
+) -> Result<ControlMessage, ControlError> {
+    if !matches!(request.verb, ControlVerb::Restart { event: None }) {
+        return Ok(request);
+    }
+    let event = started_by(node, id).await?.map(Box::new);
+    Ok(ControlMessage {
+        verb: ControlVerb::Restart { event },
+        ..request
+    })
+}
+
+async fn started_by(node: &Node, id: &InstanceId) -> Result<Option<StartedBy>, ControlError> {
+    let reader = node.shard(id).await?.reader;
+    let owned = id.clone();
+    let first = blocking(&node.tasks, move || {
+        let Some(Found::Ended(summary)) = reader.instance(&owned)? else {
+            return Ok(None);
+        };
+        let record = summary.record;
+        if record.input.is_some() {
+            return Ok(None);
+        }
+        let (rows, _) = reader.history_behind(record.last_history, None, 1)?;
+        Ok(rows.into_iter().next())
+    });
+    let Some((_, first)) = first.await? else {
+        return Ok(None);
+    };
+    let Some((stream, sequence)) = first.source else {
+        return Ok(None);
+    };
+    let name = streams::name(&node.manifest, stream);
+    let broker = &node.running_or_unavailable()?.broker;
+    let stored = broker.message_at(name, sequence).await;
+    let Some(stored) = stored.map_err(|error| ControlError::Unavailable(error.to_string()))? else {
+        return Ok(None);
+    };
+    let mut decoder = node.decoder();
+    decoder.event_id_from = Some(name.to_owned());
+    let mut event = match decoder.decode(stream, &message(stored)) {
+        Ok(Decoded::Event { event, .. }) => event,
+        // It was restarted before.
+        Ok(Decoded::Control {
+            control:
+                Control::Operate(Operation {
+                    verb: OperationVerb::RestartWith { event },
+                    ..
+                }),
+            ..
+        }) => *event,
+        Ok(_) | Err(_) => return Ok(None),
+    };
+    if let HistoryOutcome::Edited { edited, .. } = first.outcome {
+        event.payload = edited;
+    }
+    Ok(StartedBy::of(&event))
+}
