@@ -8,7 +8,7 @@ use futures::stream::BoxStream;
 use super::control::{blocking, traced};
 use super::node::Node;
 use super::requests::{self, Asked, Lookout};
-use super::{answers, inputs, pages, schedules, search, streams, why};
+use super::{actions, answers, decisions, inputs, pages, schedules, search, streams, why};
 use crate::intake::decode::Decoded;
 use crate::kernel::envelope::{ConflictPolicy, ControlMessage, ControlVerb, Sender};
 use crate::kernel::ids::{InstanceId, SagaName, TenantId, shard_of};
@@ -19,7 +19,7 @@ use crate::kernel::view::why::Why;
 use crate::kernel::view::{BlockedView, InstanceView, Kept};
 use crate::ports::broker::{Expect, Publication};
 use crate::ports::control::{
-    Awaited, ControlError, Happened, HistoryView, InstanceCount, InstanceDetail, InstanceFilter,
+    Actions, Awaited, ControlError, Happened, HistoryView, InstanceCount, InstanceDetail, InstanceFilter,
     InstanceSummary, Instances, Page, PageRequest, Patience, Published, Reached, RecordedInputs,
     RequestOutcome, RequestState, Requested, StartRequest, rfc3339,
 };
@@ -155,6 +155,10 @@ impl Instances for Node {
         })
     }
 
+    async fn actions(&self, id: &InstanceId) -> Result<Actions, ControlError> {
+        actions::actions(self, id).await
+    }
+
     async fn why(&self, id: &InstanceId) -> Result<Why, ControlError> {
         why::why(self, id).await
     }
@@ -212,7 +216,7 @@ impl Node {
         if answers::is_repeated(self, instance, request_id, &control).await? {
             return Ok(());
         }
-        answers::check(self, instance, message).await?;
+        decisions::check(self, instance, message).await?;
         answers::check_use(self, instance, request_id, control).await
     }
 

@@ -60,15 +60,18 @@ pub struct Keep {
     pub ended_count: u64,
     /// Most dead letters.
     pub dead_letters: u64,
+    /// Largest input that is kept with the history, in bytes as it is stored; 0: none.
+    pub input_bytes: u64,
 }
 
 impl Default for Keep {
-    /// 7 days, 1,000,000 instances, 100,000 dead letters.
+    /// 7 days, 1,000,000 instances, 100,000 dead letters, inputs of 64 KiB.
     fn default() -> Self {
         Self {
             ended: Millis(7 * 24 * 3_600_000),
             ended_count: 1_000_000,
             dead_letters: 100_000,
+            input_bytes: 64 << 10,
         }
     }
 }
@@ -136,6 +139,7 @@ impl Partition {
                 cluster: self.cluster,
                 now,
                 keep_ended: self.keep.ended,
+                keep_input_bytes: self.keep.input_bytes,
                 timer_hold: self.timer_hold,
                 waiting: &self.waiting,
                 isolation: &self.isolation,

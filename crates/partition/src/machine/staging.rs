@@ -33,6 +33,8 @@ pub struct Ground<'a> {
     pub now: TimeMs,
     /// How long a tombstone counts, if the saga does not say.
     pub keep_ended: Millis,
+    /// Largest input that is kept with the history; 0: none.
+    pub keep_input_bytes: u64,
     /// How long a timer waits for streams that cannot be read.
     pub timer_hold: Millis,
     /// Instances with something in the inbox, as of the last commit.

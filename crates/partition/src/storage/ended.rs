@@ -8,7 +8,7 @@ use saga_runner_kernel::transition::Last;
 use super::keys;
 use super::listed::StatusChanges;
 use super::rows::{EndedRow, HistoryRow, Tombstone, decode, encode};
-use super::tables::{ENDED, EXPIRIES, HISTORY, META, TOMBSTONES};
+use super::tables::{ENDED, EXPIRIES, HISTORY, INPUTS, META, TOMBSTONES};
 use super::{Batch, StorageError};
 
 /// What of the ended instances is old.
@@ -221,6 +221,7 @@ impl Batch<'_> {
                 None => None,
             };
             self.view.delete(HISTORY, &key)?;
+            self.view.delete(INPUTS, &key)?;
         }
         Ok(())
     }

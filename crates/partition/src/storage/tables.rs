@@ -21,6 +21,7 @@ pub const NAMES: &[&str] = &[
     "local",
     "listed",
     "statuses",
+    "inputs",
 ];
 
 /// tenant, saga, key → record. The one scattered row of a transition.
@@ -58,3 +59,5 @@ pub const LOCAL: TableIndex = 14;
 pub const LISTED: TableIndex = 15;
 /// tenant, saga, status → number of instances.
 pub const STATUSES: TableIndex = 16;
+/// log sequence → the input that the history row there is about, compressed. Appended.
+pub const INPUTS: TableIndex = 17;

@@ -29,6 +29,9 @@ pub struct Settings {
     /// Most dead letters that a shard keeps; beyond it the oldest are forgotten for which no instance waits.
     /// Default 100,000.
     pub keep_dead_letters: u64,
+    /// Largest input that is kept with the history of its instance, in bytes as it is stored, compressed; 0 keeps none. Of larger ones the
+    /// history has what their stream still has. Default 64 KiB.
+    pub keep_input_bytes: u64,
 }
 
 impl Default for Settings {
@@ -39,6 +42,7 @@ impl Default for Settings {
             keep_ended: keep.ended,
             keep_ended_count: keep.ended_count,
             keep_dead_letters: keep.dead_letters,
+            keep_input_bytes: keep.input_bytes,
         }
     }
 }
@@ -51,6 +55,7 @@ impl Settings {
             ended: self.keep_ended,
             ended_count: self.keep_ended_count,
             dead_letters: self.keep_dead_letters,
+            input_bytes: self.keep_input_bytes,
         }
     }
 }
