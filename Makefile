@@ -117,3 +117,8 @@ bench: build ## criterion benches, then saga-runner bench on both brokers
 	cargo bench --locked
 	$(RUNNER) bench
 	server=$$(scripts/nats-server.sh) && $(RUNNER) bench --nats-server "$$server"
+
+.PHONY: bench-queries
+bench-queries: setup ## what operators' questions cost with many instances that wait, on nats-server; INSTANCES=100000
+	@scripts/nats-server.sh >/dev/null
+	cargo bench --locked --bench queries -- $(or $(INSTANCES),100000)

@@ -188,6 +188,10 @@ fn instances() -> Vec<Row> {
         ("GET /sagas/{saga}/instances/{key}", json("InstanceDetail")),
         ("GET /sagas/{saga}/instances/{key}/inputs", json("RecordedInputs")),
         ("GET /sagas/{saga}/instances/{key}/why", json("Why")),
+        (
+            "GET /sagas/{saga}/instances/{key}/actions",
+            json("Actions").refuses(&[409]),
+        ),
         ("GET /sagas/{saga}/instances/{key}/history", json("History")),
         ("GET /sagas/{saga}/instances/{key}/wait", json("Reached")),
         ("GET /sagas/{saga}/instances/{key}/events", events),

@@ -21,6 +21,12 @@ pub async fn why(State(state): State<ApiState>, Path(names): Path<Names>) -> Res
     Ok(Json(state.control.why(&id).await?).into_response())
 }
 
+/// What can be done to an instance now.
+pub async fn actions(State(state): State<ApiState>, Path(names): Path<Names>) -> Result<Response, Problem> {
+    let id = extract::instance(state.tenancy, &names)?;
+    Ok(Json(state.control.actions(&id).await?).into_response())
+}
+
 /// The history of an instance, newest entry first: `?after=<cursor>&limit=<1..500>`.
 pub async fn history(
     State(state): State<ApiState>,

@@ -10,21 +10,20 @@ use std::sync::Arc;
 use super::control::blocking;
 use super::node::Node;
 use super::requests::mismatch;
+use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::{Awaited, SIGNAL_PREFIX, Step};
-use crate::kernel::definition::{Definition, DefinitionSet};
-use crate::kernel::envelope::{ControlMessage, ControlVerb, Principal};
 use crate::kernel::ids::{ClusterId, InstanceId, Key, shard_of};
 use crate::kernel::input::{
     Control, Input, InputBody, Operation, OperationVerb, Origin, StuckDecision, Verdict,
 };
 use crate::kernel::limits::Limits;
-use crate::kernel::patch::{IgnoreReason, Outcome};
+use crate::kernel::patch::{IgnoreReason, Outcome, Patch};
 use crate::kernel::record::{Phase, Record, StepState, StepStatus};
 use crate::kernel::transition::{
-    Context, Unfit, apply, check_answer, delete_obstacle, deletes, may_be_cancelled, repeated,
-    rerun_obstacle, restart_obstacle, skip_obstacle,
+    Context, Rejection, apply, delete_obstacle, deletes, may_be_cancelled, repeated, rerun_obstacle,
+    restart_obstacle,
 };
-use crate::kernel::view::{InstanceView, LetterView, StuckIn};
+use crate::kernel::view::LetterView;
 use crate::ports::control::ControlError;
 use crate::storage::read::Found as Instance;
 
@@ -87,25 +86,16 @@ pub(super) async fn check_use(
         body: InputBody::Control(control),
     };
     let refusal = blocking(&node.tasks, move || {
-        let record = match reader.instance(&input.instance)? {
+        let found = match reader.instance(&input.instance)? {
             None if is_callback(&input) => return Ok(Some(ControlError::Gone(missing(&input.instance)))),
             None => return Ok(Some(ControlError::NotFound(missing(&input.instance)))),
-            Some(Instance::Live(record)) => record,
-            Some(Instance::Ended(summary)) => {
-                if let InputBody::Control(Control::Operate(operation)) = &input.body {
-                    let record = &summary.record;
-                    if let Some(parent_over) = deletes(operation) {
-                        return Ok(keeps(&in_force.sagas, record, &input.instance.key, parent_over));
-                    }
-                    let definition = in_force.sagas.by_hash(&record.definition);
-                    return Ok(begins(definition, record, &input, operation, &limits));
-                }
-                summary.record
-            }
+            Some(found) => found,
         };
-        // Where the version is not loaded, the command waits for it.
-        let definition = in_force.sagas.by_hash(&record.definition);
-        let useless = definition.and_then(|definition| useless(definition, &record, &input, &limits));
+        // Where the version is not loaded, the command waits for it, unless it is about what has ended.
+        let useless = match in_force.sagas.by_hash(&found.record().definition) {
+            Some(definition) => refusal(definition, &found, &input, &limits),
+            None => of_unloaded(&found, &input),
+        };
         let behind = match useless {
             Some(_) => reader.kept(&input.instance)?.behind,
             None => None,
@@ -123,28 +113,63 @@ pub(super) async fn check_use(
     refusal.await?.map_or(Ok(()), Err)
 }
 
+/// Why a command would change nothing, or could not be applied, if that is so.
+pub(super) fn refusal(
+    definition: &Arc<Definition>,
+    found: &Instance,
+    input: &Input,
+    limits: &Limits,
+) -> Option<ControlError> {
+    match (found, &input.body) {
+        (Instance::Ended(summary), InputBody::Control(Control::Operate(operation))) => {
+            match deletes(operation) {
+                Some(parent_over) => keeps(Some(definition), &summary.record, input, parent_over),
+                None => begins(definition, &summary.record, input, operation, limits),
+            }
+        }
+        _ => useless(definition, found.record(), input, limits),
+    }
+}
+
+/// The same of an instance whose definition is not loaded.
+fn of_unloaded(found: &Instance, input: &Input) -> Option<ControlError> {
+    let (Instance::Ended(summary), InputBody::Control(Control::Operate(operation))) = (found, &input.body)
+    else {
+        return None;
+    };
+    match deletes(operation) {
+        Some(parent_over) => keeps(None, &summary.record, input, parent_over),
+        None => Some(ControlError::Conflict(not_loaded(&input.instance))),
+    }
+}
+
 /// Why an instance that has ended is not deleted, if that is so.
-fn keeps(sagas: &DefinitionSet, record: &Record, key: &Key, parent_over: bool) -> Option<ControlError> {
-    let definition = sagas.by_hash(&record.definition).map(AsRef::as_ref);
+fn keeps(
+    definition: Option<&Definition>,
+    record: &Record,
+    input: &Input,
+    parent_over: bool,
+) -> Option<ControlError> {
     let obstacle = delete_obstacle(definition, record, parent_over)?;
+    let key = &input.instance.key;
     Some(ControlError::Conflict(format!(
         "instance {key} is not deleted: {obstacle}"
     )))
 }
 
+pub(super) fn not_loaded(id: &InstanceId) -> String {
+    format!("the definition of instance {} is not loaded", id.key)
+}
+
 /// Why an operator cannot have another go at an instance that has ended, if that is so.
 fn begins(
-    definition: Option<&Arc<Definition>>,
+    definition: &Definition,
     record: &Record,
     input: &Input,
     operation: &Operation,
     limits: &Limits,
 ) -> Option<ControlError> {
     let key = &input.instance.key;
-    let Some(definition) = definition else {
-        let message = format!("the definition of instance {key} is not loaded");
-        return Some(ControlError::Conflict(message));
-    };
     let obstacle = match &operation.verb {
         OperationVerb::Rerun { found } => rerun_obstacle(definition, record, found, limits),
         OperationVerb::Restart => restart_obstacle(definition, record, None),
@@ -172,15 +197,7 @@ fn useless(
     input: &Input,
     limits: &Limits,
 ) -> Option<ControlError> {
-    let context = Context {
-        limits,
-        // Nothing of this reaches the outside world.
-        cluster: ClusterId::OFFLINE,
-        log_sequence: 0,
-        generation: record.generation,
-        again: false,
-    };
-    match apply(definition, &input.instance, Some(record), input, &context) {
+    match attempt(definition, record, input, limits) {
         Err(rejection) => {
             let message = format!("it cannot be applied as things are: {rejection}");
             Some(ControlError::Conflict(message))
@@ -202,6 +219,32 @@ fn useless(
                 )
             }
         },
+    }
+}
+
+/// What the transition makes of an input, of which nothing reaches the outside world.
+fn attempt(
+    definition: &Definition,
+    record: &Record,
+    input: &Input,
+    limits: &Limits,
+) -> Result<Patch, Rejection> {
+    let context = Context {
+        limits,
+        cluster: ClusterId::OFFLINE,
+        log_sequence: 0,
+        generation: record.generation,
+        again: false,
+    };
+    apply(definition, &input.instance, Some(record), input, &context)
+}
+
+/// Whether something of an instance takes a signal of this name; what it carries here is not looked at.
+pub(super) fn may_take(definition: &Definition, record: &Record, input: &Input, limits: &Limits) -> bool {
+    match attempt(definition, record, input, limits) {
+        // An expression misses something in the signal.
+        Err(_) => true,
+        Ok(patch) => matches!(patch.outcome, Outcome::Applied | Outcome::Deferred),
     }
 }
 
@@ -367,7 +410,7 @@ fn nothing_to_do(definition: &Definition, record: &Record, key: &Key, verb: &Ope
 }
 
 /// The signals that the steps of a saga wait for, and that its handlers take.
-fn signals(definition: &Definition) -> BTreeSet<&str> {
+pub(super) fn signals(definition: &Definition) -> BTreeSet<&str> {
     let waits = definition.steps.iter().flat_map(Step::waits_for);
     let awaited = waits.filter_map(|awaiting| match &awaiting.on {
         Awaited::Signal(name) => Some(name.as_str()),
@@ -378,94 +421,4 @@ fn signals(definition: &Definition) -> BTreeSet<&str> {
     let handled = handled.chain(definition.handlers.keys());
     let handled = handled.filter_map(|heard| heard.strip_prefix(SIGNAL_PREFIX));
     awaited.chain(handled).collect()
-}
-
-/// Checks an answer against the instance as it is now, and a result against what its effect gives.
-///
-/// # Errors
-/// [`ControlError::Invalid`] for an answer that is none, [`ControlError::Conflict`] where nobody has asked.
-pub(super) async fn check(
-    node: &Node,
-    id: &InstanceId,
-    message: &ControlMessage,
-) -> Result<(), ControlError> {
-    let (verdict, stuck) = match &message.verb {
-        ControlVerb::Retry(stuck) => (Verdict::Retry, stuck),
-        ControlVerb::Skip(stuck) => (Verdict::Skip, stuck),
-        ControlVerb::Resolve(stuck) => (Verdict::Resolve, stuck),
-        ControlVerb::Pause { .. }
-        | ControlVerb::Resume { .. }
-        | ControlVerb::Kill { .. }
-        | ControlVerb::Restart { .. }
-        | ControlVerb::Delete { .. }
-        | ControlVerb::Cancel { .. }
-        | ControlVerb::FireTimer { .. }
-        | ControlVerb::CancelTimer { .. }
-        | ControlVerb::TryNow { .. }
-        | ControlVerb::Rerun { .. }
-        | ControlVerb::Signal { .. }
-        | ControlVerb::Start { .. }
-        | ControlVerb::CancelChild { .. }
-        | ControlVerb::Outcome { .. }
-        | ControlVerb::Callback { .. }
-        | ControlVerb::Heartbeat { .. }
-        | ControlVerb::RegisterAlias { .. }
-        | ControlVerb::ReleaseAlias { .. }
-        | ControlVerb::AskAlias { .. }
-        | ControlVerb::AliasRead { .. }
-        | ControlVerb::AliasAnswered { .. } => return Ok(()),
-    };
-    let principal = message.principal.clone().unwrap_or_else(Principal::nobody);
-    let decision = stuck
-        .clone()
-        .decide(verdict, principal)
-        .map_err(|message| ControlError::Invalid(message.to_owned()))?;
-    if decision.verdict == Verdict::Retry {
-        return Ok(());
-    }
-    let reader = node.shard(id).await?.reader;
-    let owned = id.clone();
-    let Some(Instance::Live(record)) = blocking(&node.tasks, move || reader.instance(&owned)).await? else {
-        return Ok(());
-    };
-    let in_force = node.catalog.now();
-    let Some(definition) = in_force.sagas.by_hash(&record.definition) else {
-        return Ok(());
-    };
-    if decision.verdict == Verdict::Skip {
-        let unfit = skip_obstacle(definition, &record, &decision, &node.manifest.limits);
-        return match unfit {
-            // What it names is not there; whoever asks the transition says so in full.
-            None | Some(Unfit::NotStuck) => Ok(()),
-            Some(Unfit::Refused(message)) => Err(ControlError::Conflict(message)),
-            Some(Unfit::Result(message)) => Err(ControlError::Invalid(message)),
-        };
-    }
-    if decision.found.is_none() {
-        return without_finding(&InstanceView::new(id, &record, Some(definition)));
-    }
-    match check_answer(definition, &record, &decision, &node.manifest.limits) {
-        Ok(()) => Ok(()),
-        Err(Unfit::NotStuck) => {
-            let step = decision.step.unwrap_or_default();
-            let message = format!("step {step} of instance {} is not stuck", id.key);
-            Err(ControlError::Conflict(message))
-        }
-        Err(Unfit::Refused(message)) => Err(ControlError::Conflict(message)),
-        Err(Unfit::Result(message)) => Err(ControlError::Invalid(message)),
-    }
-}
-
-/// Without what was found it can only be about compensations.
-fn without_finding(instance: &InstanceView) -> Result<(), ControlError> {
-    let stuck = &instance.stuck;
-    match stuck.first() {
-        Some(first) if stuck.iter().all(|stuck| stuck.what == StuckIn::Step) => {
-            let step = &first.step;
-            Err(ControlError::Conflict(format!(
-                "the outcome of step {step} is unknown: retry it, or resolve it as done or as not_done"
-            )))
-        }
-        Some(_) | None => Ok(()),
-    }
 }

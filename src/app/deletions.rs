@@ -29,7 +29,7 @@ impl Node {
         })
     }
 
-    async fn is_parent_over(&self, id: &InstanceId) -> Result<bool, ControlError> {
+    pub(super) async fn is_parent_over(&self, id: &InstanceId) -> Result<bool, ControlError> {
         let Some(found) = self.found_here(id).await? else {
             // It is not here; or it is gone, and with it what its parent may need.
             let shard = shard_of(&id.tenant, &id.key, self.manifest.shards);

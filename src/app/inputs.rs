@@ -1,4 +1,5 @@
-//! The inputs of an instance, read back from the streams: its history names their places.
+//! The inputs of an instance, as they are kept with its history; those that are not are read back from the streams, where the history
+//! names their places.
 
 use std::sync::Arc;
 
@@ -50,7 +51,11 @@ pub(super) async fn recorded(
             Instance::Ended(summary) => summary.record,
         };
         let behind = after.map(|(_, row)| row);
-        let (rows, more) = reader.history_behind(record.last_history, behind, bound)?;
+        let (mut rows, mut more) = reader.history_behind(record.last_history, behind, bound)?;
+        let kept = reader.inputs(rows.iter().map(|(number, _)| *number), bound.bytes)?;
+        more |= kept.len() < rows.len();
+        rows.truncate(kept.len());
+        let rows: Vec<_> = rows.into_iter().zip(kept).collect();
         Ok(Some((record, rows, more)))
     })
     .await?;
@@ -69,8 +74,12 @@ pub(super) async fn recorded(
     let definition = in_force.sagas.by_hash(&record.definition).map(AsRef::as_ref);
     let (count, mut last) = (rows.len(), None);
     let mut inputs = Vec::with_capacity(count);
-    for (at, (number, row)) in (1..).zip(rows) {
-        let input = redacted(body(node, id, number, &row).await?, &in_force.effects, definition);
+    for (at, ((number, row), kept)) in (1..).zip(rows) {
+        let input = match kept.filter(|_| is_input(&row.outcome)) {
+            Some(kept) => RecordedBody::of(&kept),
+            None => body(node, id, number, &row).await?,
+        };
+        let input = redacted(input, &in_force.effects, definition);
         let input = of_edit(input, &row, &in_force.effects);
         let input = Recorded {
             cluster,
@@ -207,6 +216,20 @@ async fn edited(
 /// Rows of the history among which the edit of an input is looked for.
 const EDIT_ROWS: usize = 1_000;
 
+/// Whether a row is about an input, and not about what was decided about one.
+const fn is_input(outcome: &HistoryOutcome) -> bool {
+    match outcome {
+        HistoryOutcome::Retried { .. } | HistoryOutcome::Discarded { .. } | HistoryOutcome::Edited { .. } => {
+            false
+        }
+        HistoryOutcome::Applied
+        | HistoryOutcome::Deferred
+        | HistoryOutcome::Ignored(_)
+        | HistoryOutcome::Dead { .. } => true,
+    }
+}
+
+/// The input of a row, of which nothing was kept.
 async fn body(
     node: &Node,
     id: &InstanceId,

@@ -8,7 +8,7 @@ use futures::stream::BoxStream;
 use super::control::{blocking, traced};
 use super::node::Node;
 use super::requests::{self, Asked, Lookout};
-use super::{answers, groups, inputs, pages, restart, schedules, search, streams, why};
+use super::{actions, answers, decisions, groups, inputs, pages, restart, schedules, search, streams, why};
 use crate::intake::decode::Decoded;
 use crate::kernel::envelope::{ConflictPolicy, ControlMessage, ControlVerb, Sender};
 use crate::kernel::ids::{InstanceId, SagaName, TenantId, shard_of};
@@ -19,7 +19,7 @@ use crate::kernel::view::why::Why;
 use crate::kernel::view::{BlockedView, InstanceView, Kept};
 use crate::ports::broker::{Expect, Publication};
 use crate::ports::control::{
-    ArchivedInstance, Awaited, ControlError, Happened, HistoryView, InstanceCount, InstanceDetail,
+    Actions, ArchivedInstance, Awaited, ControlError, Happened, HistoryView, InstanceCount, InstanceDetail,
     InstanceFilter, InstanceGroups, InstanceSummary, InstanceTrait, Instances, Page, PageRequest, Patience,
     Published, Reached, RecordedInputs, RequestOutcome, RequestState, Requested, StartRequest, rfc3339,
 };
@@ -170,6 +170,10 @@ impl Instances for Node {
         })
     }
 
+    async fn actions(&self, id: &InstanceId) -> Result<Actions, ControlError> {
+        actions::actions(self, id).await
+    }
+
     async fn why(&self, id: &InstanceId) -> Result<Why, ControlError> {
         why::why(self, id).await
     }
@@ -231,7 +235,7 @@ impl Node {
         if answers::is_repeated(self, instance, request_id, &control).await? {
             return Ok(());
         }
-        answers::check(self, instance, message).await?;
+        decisions::check(self, instance, message).await?;
         answers::check_use(self, instance, request_id, control).await
     }
 

@@ -1,6 +1,7 @@
 //! The composition root: starts, wires and drains. The only place that knows all layers.
 
 mod accept;
+mod actions;
 mod adapters;
 mod aliases;
 mod answers;
@@ -19,6 +20,7 @@ pub mod consumers;
 mod control;
 mod credentials;
 mod cursors;
+mod decisions;
 pub mod definitions;
 mod deletions;
 pub mod diagnostics;

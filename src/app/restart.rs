@@ -1,4 +1,5 @@
-//! The event that has started an instance: its data are kept in its message alone, so a restart brings them along.
+//! The event that has started an instance: the record has no data of it, so a restart brings them along, from the history or, where that
+//! did not keep them, from the message.
 
 use super::control::blocking;
 use super::inputs::message;
@@ -7,13 +8,12 @@ use super::streams;
 use crate::intake::decode::Decoded;
 use crate::kernel::envelope::{ControlMessage, ControlVerb, StartedBy};
 use crate::kernel::ids::InstanceId;
-use crate::kernel::input::{Control, Operation, OperationVerb};
+use crate::kernel::input::{Control, DomainEvent, InputBody, Operation, OperationVerb};
 use crate::ports::control::ControlError;
 use crate::storage::read::Found;
 use crate::storage::rows::HistoryOutcome;
 
-/// A request to restart an instance, with the event that has started it, as far as that is in its stream. Every other request as
-/// it is.
+/// A request to restart an instance, with the event that has started it, as far as that is kept. Every other request as it is.
 ///
 /// # Errors
 /// [`ControlError::Unavailable`] where storage or broker do not answer.
@@ -32,7 +32,9 @@ pub(super) async fn with_event(
     })
 }
 
-async fn started_by(node: &Node, id: &InstanceId) -> Result<Option<StartedBy>, ControlError> {
+/// # Errors
+/// As [`with_event`].
+pub(super) async fn started_by(node: &Node, id: &InstanceId) -> Result<Option<StartedBy>, ControlError> {
     let reader = node.shard(id).await?.reader;
     let owned = id.clone();
     let first = blocking(&node.tasks, move || {
@@ -44,11 +46,18 @@ async fn started_by(node: &Node, id: &InstanceId) -> Result<Option<StartedBy>, C
             return Ok(None);
         }
         let (rows, _) = reader.history_behind(record.last_history, None, 1)?;
-        Ok(rows.into_iter().next())
+        let Some((number, first)) = rows.into_iter().next() else {
+            return Ok(None);
+        };
+        let kept = reader.inputs([number], usize::MAX)?.into_iter().next().flatten();
+        Ok(Some((first, kept)))
     });
-    let Some((_, first)) = first.await? else {
+    let Some((first, kept)) = first.await? else {
         return Ok(None);
     };
+    if let Some(event) = kept.and_then(event) {
+        return Ok(StartedBy::of(&event));
+    }
     let Some((stream, sequence)) = first.source else {
         return Ok(None);
     };
@@ -60,21 +69,29 @@ async fn started_by(node: &Node, id: &InstanceId) -> Result<Option<StartedBy>, C
     };
     let mut decoder = node.decoder();
     decoder.event_id_from = Some(name.to_owned());
-    let mut event = match decoder.decode(stream, &message(stored)) {
-        Ok(Decoded::Event { event, .. }) => event,
-        // It was restarted before.
-        Ok(Decoded::Control {
-            control:
-                Control::Operate(Operation {
-                    verb: OperationVerb::RestartWith { event },
-                    ..
-                }),
-            ..
-        }) => *event,
+    let came = match decoder.decode(stream, &message(stored)) {
+        Ok(Decoded::Event { event, .. }) => InputBody::Event(event),
+        Ok(Decoded::Control { control, .. }) => InputBody::Control(control),
         Ok(_) | Err(_) => return Ok(None),
+    };
+    let Some(mut event) = event(came) else {
+        return Ok(None);
     };
     if let HistoryOutcome::Edited { edited, .. } = first.outcome {
         event.payload = edited;
     }
     Ok(StartedBy::of(&event))
+}
+
+/// The event of an input that begins an instance with one.
+fn event(came: InputBody) -> Option<DomainEvent> {
+    match came {
+        InputBody::Event(event) => Some(event),
+        // It was restarted before.
+        InputBody::Control(Control::Operate(Operation {
+            verb: OperationVerb::RestartWith { event },
+            ..
+        })) => Some(*event),
+        _ => None,
+    }
 }

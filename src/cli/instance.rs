@@ -1,5 +1,6 @@
 //! `instance`: shows instances of a running cluster, and sends an operator's decisions about one.
 
+mod actions;
 mod list;
 mod start;
 mod verbs;
@@ -33,6 +34,9 @@ pub enum InstanceCommand {
     Show(NameArguments),
     /// Say in one sentence why an instance does not proceed.
     Why(WhyArguments),
+    /// List what can be done to an instance now, each as a command, and why not the rest.
+    #[command(after_help = "Example:\n  saga-runner instance actions order o-1")]
+    Actions(actions::ActionsArguments),
     /// List what happened to an instance, newest first.
     History(HistoryArguments),
     /// Start an instance without an event; prints its key.
@@ -198,6 +202,7 @@ pub fn instance(command: &InstanceCommand) -> Result<(), Failure> {
                 .shown(&shown, || show(name.common.output, &shown))
         }
         InstanceCommand::Why(arguments) => queries::why(arguments),
+        InstanceCommand::Actions(arguments) => actions::actions(arguments),
         InstanceCommand::History(arguments) => queries::history(arguments),
         InstanceCommand::Start(arguments) => start::start(arguments),
         InstanceCommand::Wait(arguments) => wait::wait(arguments),

@@ -12,7 +12,7 @@ use super::open;
 use crate::kernel::ids::{
     ClusterId, CommandId, DefinitionHash, EffectName, EventId, InstanceId, Key, SagaName, TenantId, TimeMs,
 };
-use crate::kernel::input::{DomainEvent, Input, InputBody, Origin, Owner, SourceStream};
+use crate::kernel::input::{Control, DomainEvent, Input, InputBody, Origin, Owner, SourceStream};
 use crate::kernel::patch::{IgnoreReason, Note, TimerRow};
 use crate::kernel::record::{Phase, Record, Summary};
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
@@ -581,6 +581,7 @@ fn an_ended_instance_is_found_until_it_is_forgotten_and_its_tombstone_outlives_i
             batch.put_record(&id("acme", "order", &key), &record(1, None))?;
             batch.put_history(10 * number - 1, &history_row(None))?;
             batch.put_history(10 * number, &history_row(Some(10 * number - 1)))?;
+            batch.put_input(10 * number, &InputBody::Control(Control::Retry), 64)?;
             let ended = i64::try_from(number).expect("small") * 100;
             batch.end(10 * number, &ended_row(&key, ended, Some(10 * number)))?;
         }
@@ -601,6 +602,11 @@ fn an_ended_instance_is_found_until_it_is_forgotten_and_its_tombstone_outlives_i
     assert_eq!(found("o-2"), None);
     assert!(matches!(found("o-3"), Some(Found::Ended(_))));
     assert_eq!(reader.history(Some(20), 9).expect("reads"), []);
+    let kept = |number| reader.inputs([number], 9).expect("reads").remove(0);
+    assert_eq!(
+        (kept(20), kept(30)),
+        (None, Some(InputBody::Control(Control::Retry)))
+    );
     assert_eq!(reader.history(Some(30), 9).expect("reads").len(), 2);
     let tombstone = |key: &str| write(&store, |batch| batch.tombstone(&id("acme", "order", key)));
     assert_eq!(tombstone("o-1").map(|found| found.ended), Some(TimeMs(100)));

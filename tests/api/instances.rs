@@ -156,7 +156,7 @@ async fn tenants_with_the_same_keys_neither_see_nor_disturb_each_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_inputs_of_an_instance_are_read_back_from_the_streams_in_order() {
+async fn the_inputs_of_an_instance_are_read_back_in_order() {
     let rig = runner(Duration::ZERO).await;
     send(&rig, "acme", "i-opened", "Ratio.Opened", json!({"ratio": "r-i"})).await;
     send(&rig, "acme", "i-closed", "Ratio.Closed", json!({"ratio": "r-i"})).await;

@@ -6,6 +6,7 @@ mod aliases;
 mod bounds;
 mod figures;
 mod generations;
+mod inputs;
 mod job_letters;
 mod job_verbs;
 mod jobs;

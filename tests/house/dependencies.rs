@@ -73,6 +73,7 @@ pub const HOMES: &[(&str, &[&str])] = &[
     ("lettre", &["effects"]),
     ("libmdbx", &["mdbx"]),
     ("mdbx_sys", &["mdbx"]),
+    ("lz4_flex", &["partition"]),
     ("mimalloc", &[]),
     ("moka", &["worker", "effects"]),
     ("nix", &["app"]),

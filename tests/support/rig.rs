@@ -116,8 +116,7 @@ impl Rig {
 
     /// Sends a signal to the runner.
     pub fn signal(&self, signal: nix::sys::signal::Signal) {
-        let child = self.runner.as_ref().expect("a running runner");
-        let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
+        let pid = nix::unistd::Pid::from_raw(self.pid());
         nix::sys::signal::kill(pid, signal).expect("signalled");
     }
 
@@ -225,6 +224,12 @@ impl Rig {
         tokio::task::spawn_blocking(move || child.wait().expect("reaped").code())
             .await
             .expect("waited")
+    }
+
+    /// The process id of the runner.
+    pub fn pid(&self) -> i32 {
+        let child = self.runner.as_ref().expect("a running runner");
+        i32::try_from(child.id()).expect("a pid")
     }
 
     pub fn address(&self) -> SocketAddr {

@@ -284,6 +284,12 @@ fn of_instances(tenancy: Tenancy) -> Vec<Endpoint> {
             queries::why,
         ),
         rows.get(
+            &one("/actions"),
+            VIEWER,
+            "List what can be done to an instance now",
+            queries::actions,
+        ),
+        rows.get(
             &one("/history"),
             VIEWER,
             "List what happened to an instance, newest first",

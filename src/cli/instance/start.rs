@@ -67,7 +67,7 @@ impl OnConflict {
 
 pub fn start(arguments: &StartArguments) -> Result<(), Failure> {
     let mut body = Map::from_iter([
-        ("input".to_owned(), input(&arguments.input)?),
+        ("input".to_owned(), object("input", &arguments.input)?),
         ("on_conflict".to_owned(), arguments.on_conflict.as_str().into()),
     ]);
     if let Some(key) = &arguments.key {
@@ -107,7 +107,8 @@ pub fn start(arguments: &StartArguments) -> Result<(), Failure> {
     wait::judged(outcome)
 }
 
-fn input(text: &str) -> Result<Value, Failure> {
+/// The JSON object of an option, or of the file that it names.
+pub(super) fn object(option: &str, text: &str) -> Result<Value, Failure> {
     let read = |path: &str| {
         std::fs::read_to_string(Path::new(path))
             .map_err(|error| Failure::new(exit::NO_INPUT, format!("{path}: {error}")))
@@ -117,10 +118,13 @@ fn input(text: &str) -> Result<Value, Failure> {
         None => text.to_owned(),
     };
     let value: Value = serde_json::from_str(&text)
-        .map_err(|error| Failure::new(exit::USAGE, format!("--input is not JSON: {error}")))?;
+        .map_err(|error| Failure::new(exit::USAGE, format!("--{option} is not JSON: {error}")))?;
     if value.is_object() {
         Ok(value)
     } else {
-        Err(Failure::new(exit::USAGE, "--input must be a JSON object"))
+        Err(Failure::new(
+            exit::USAGE,
+            format!("--{option} must be a JSON object"),
+        ))
     }
 }

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::{Asks, RequestArguments, StuckArguments, ask, decide, request};
+use super::{Asks, RequestArguments, StuckArguments, ask, decide, request, start};
 use crate::app::exit::Failure;
 use crate::cli::client::escaped;
 use crate::cli::confirm::ConfirmArguments;
@@ -35,6 +35,11 @@ pub enum Verb {
     FireTimer(TimerArguments),
     /// Cancel a timer of an instance.
     CancelTimer(TimerArguments),
+    /// Send a signal to an instance.
+    #[command(after_help = "Examples:\n  \
+        saga-runner instance signal order o-1 approve --data '{\"by\": \"ada\"}' --wait\n  \
+        saga-runner instance signal order o-1 approve --data @approval.json --request-id 7f3a")]
+    Signal(SignalArguments),
 }
 
 #[derive(Debug, Args)]
@@ -53,6 +58,21 @@ struct AccountArguments {
     /// Reason, kept in the history.
     #[arg(long, value_name = "TEXT", default_value = "")]
     reason: String,
+}
+
+#[derive(Debug, Args)]
+pub struct SignalArguments {
+    #[command(flatten)]
+    request: RequestArguments,
+    /// Name of the signal.
+    #[arg(value_name = "SIGNAL")]
+    signal: String,
+    /// What it carries, as a JSON object, or @FILE to read it from a file.
+    #[arg(long, value_name = "JSON|@FILE", default_value = "{}")]
+    data: String,
+    /// Who sends it, kept in the history.
+    #[arg(long, env = "USER", value_name = "NAME", default_value = "")]
+    by: String,
 }
 
 #[derive(Debug, Args)]
@@ -183,6 +203,15 @@ pub fn run(verb: &Verb) -> Result<(), Failure> {
         }
         Verb::FireTimer(arguments) => of_timer(arguments, "fire"),
         Verb::CancelTimer(arguments) => of_timer(arguments, "cancel"),
+        Verb::Signal(arguments) => {
+            let data = start::object("data", &arguments.data)?;
+            let path = format!("signals/{}", escaped(&arguments.signal));
+            ask(
+                &arguments.request,
+                &path,
+                json!({"data": data, "by": arguments.by}),
+            )
+        }
     }
 }
 

@@ -65,6 +65,8 @@ pub struct Keep {
     pub ended_count: u64,
     /// Most dead letters.
     pub dead_letters: u64,
+    /// Largest input that is kept with the history, in bytes as it is stored; 0: none.
+    pub input_bytes: u64,
     /// What tenants have of their own.
     pub tenants: BTreeMap<TenantId, TenantKeep>,
     /// Ended instances are not forgotten before an archive has them.
@@ -109,7 +111,7 @@ impl Keep {
 }
 
 impl Default for Keep {
-    /// 7 days, 1,000,000 instances, 100,000 dead letters.
+    /// 7 days, 1,000,000 instances, 100,000 dead letters, inputs of 64 KiB.
     fn default() -> Self {
         Self {
             ended: Millis(7 * 24 * 3_600_000),
@@ -117,6 +119,7 @@ impl Default for Keep {
             dead_letters: 100_000,
             tenants: BTreeMap::new(),
             archive: false,
+            input_bytes: 64 << 10,
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::storage::StorageError;
 use crate::storage::rows::{HistoryOutcome, HistoryRow};
 
 impl Run<'_> {
-    /// Adds a row to the history of the instance; `after` names it as the newest.
+    /// Adds a row to the history of the instance, with the input; `after` names it as the newest.
     pub fn write_history(
         &self,
         input: &Input,
@@ -18,6 +18,10 @@ impl Run<'_> {
         entry: HistoryEntry,
         log_sequence: u64,
     ) -> Result<(), StorageError> {
+        let is_input = !matches!(
+            entry.outcome,
+            HistoryOutcome::Retried { .. } | HistoryOutcome::Edited { .. } | HistoryOutcome::Discarded { .. }
+        );
         let mut notes = entry.notes;
         if matches!(input.origin, Origin::Edited { .. }) {
             notes.push(Note::Edited);
@@ -34,7 +38,15 @@ impl Run<'_> {
             previous,
         };
         after.last_history = Some(log_sequence);
-        self.batch.put_history(log_sequence, &row)
+        self.batch.put_history(log_sequence, &row)?;
+        match &input.body {
+            // Its row says all that there is to it.
+            InputBody::Timer { .. } => Ok(()),
+            body if is_input => self
+                .batch
+                .put_input(log_sequence, body, self.ground.keep_input_bytes),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -13,6 +13,7 @@ mod ended;
 mod error;
 mod held;
 mod history;
+mod inputs;
 pub mod keys;
 pub mod listed;
 mod memory;

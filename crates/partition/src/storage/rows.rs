@@ -43,7 +43,7 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8], what: &str) -> Result<T, Storag
     }
 }
 
-/// One input of an instance, in short: the payload stays in its stream.
+/// One input of an instance, in short: what it carries is in a row of its own, or in its stream.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HistoryRow {
     pub instance: InstanceId,

@@ -22,6 +22,7 @@ pub const NAMES: &[&str] = &[
     "listed",
     "statuses",
     "deleted",
+    "inputs",
 ];
 
 /// tenant, saga, key → record. The one scattered row of a transition.
@@ -61,3 +62,5 @@ pub const LISTED: TableIndex = 15;
 pub const STATUSES: TableIndex = 16;
 /// tenant, saga, key → who has deleted the ended instance of the tombstone, and by what repetitions of its inputs are recognised.
 pub const DELETED: TableIndex = 17;
+/// log sequence → the input that the history row there is about, compressed. Appended.
+pub const INPUTS: TableIndex = 18;

@@ -34,6 +34,9 @@ pub struct Settings {
     /// Most dead letters that a shard keeps; beyond it the oldest are forgotten for which no instance waits.
     /// Default 100,000.
     pub keep_dead_letters: u64,
+    /// Largest input that is kept with the history of its instance, in bytes as it is stored, compressed; 0 keeps none. Of larger ones the
+    /// history has what their stream still has. Default 64 KiB.
+    pub keep_input_bytes: u64,
     /// What tenants have in place of `keep_ended` and within `keep_ended_count`, by their names. Default: nothing.
     pub tenants: BTreeMap<TenantId, TenantKeep>,
     /// Where ended instances are kept before they are deleted. Default: nowhere.
@@ -97,6 +100,7 @@ impl Default for Settings {
             keep_dead_letters: keep.dead_letters,
             tenants: keep.tenants,
             archive: None,
+            keep_input_bytes: keep.input_bytes,
         }
     }
 }
@@ -111,6 +115,7 @@ impl Settings {
             dead_letters: self.keep_dead_letters,
             tenants: self.tenants.clone(),
             archive: self.archive.is_some(),
+            input_bytes: self.keep_input_bytes,
         }
     }
 }

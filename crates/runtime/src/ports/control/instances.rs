@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use futures::stream::BoxStream;
 use serde::Serialize;
 
+use super::actions::Actions;
 use super::{
     Awaited, ControlError, Happened, InstanceCount, InstanceFilter, InstanceGroups, InstanceSummary,
     InstanceTrait, Page, PageRequest, Patience, Reached, Requested, StartRequest,
@@ -113,6 +114,12 @@ pub trait Instances: Send + Sync + 'static {
 
     /// One instance with its history, newest entry first.
     async fn instance(&self, id: &InstanceId, history: usize) -> Result<InstanceDetail, ControlError>;
+
+    /// What can be done to an instance as it is now.
+    ///
+    /// # Errors
+    /// [`ControlError::NotFound`] without the instance, [`ControlError::Conflict`] where its definition is not loaded.
+    async fn actions(&self, id: &InstanceId) -> Result<Actions, ControlError>;
 
     /// Why an instance does not go on. What workers have said about its calls is part of the answer, for which the broker is
     /// asked at most twice.

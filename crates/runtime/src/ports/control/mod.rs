@@ -3,6 +3,7 @@
 //! By noun. What a process answers for itself is [`NodeControl`] and [`ShardControl`]; everything else is answered from the state of
 //! partitions, by whoever has them open ([`PartitionControl`]).
 
+mod actions;
 mod aliases;
 mod audit;
 mod instances;
@@ -17,6 +18,7 @@ mod search;
 mod shards;
 mod versions;
 
+pub use actions::{Action, Actions, RefusedAction};
 pub use aliases::{AliasView, Aliases, OwnerView};
 pub use audit::{Audit, AuditFilter, AuditOutcome, AuditRecord};
 pub use instances::{ArchivedInstance, HistoryView, InstanceDetail, Instances, RecordedInputs};

@@ -1,0 +1,316 @@
+//! What can be done to an instance as it is now.
+//!
+//! Each request that may come into question is tried on the instance by the code that answers it when somebody sends it; nothing of a
+//! trial is kept. So the list cannot say something else than the answer.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::answers::{self, missing, not_loaded};
+use super::control::blocking;
+use super::node::Node;
+use super::{decisions, restart};
+use crate::kernel::definition::Definition;
+use crate::kernel::ids::{InstanceId, TimeMs, shard_of};
+use crate::kernel::input::{
+    CancelMode, Control, DomainEvent, Found, Input, InputBody, Operation, OperationVerb, Origin,
+    StuckDecision, Verdict,
+};
+use crate::kernel::limits::Limits;
+use crate::kernel::record::Record;
+use crate::kernel::view::{InstanceView, LetterView};
+use crate::ports::control::{Action, Actions, ControlError, RefusedAction};
+use crate::storage::read::Found as Instance;
+
+/// Steps, timers and signals that are looked at for one answer, of each kind.
+const CANDIDATES_MAX: usize = 64;
+
+/// # Errors
+/// [`ControlError::NotFound`] without the instance, [`ControlError::Conflict`] where its definition is not loaded.
+pub(super) async fn actions(node: &Node, id: &InstanceId) -> Result<Actions, ControlError> {
+    let reader = node.shard(id).await?.reader;
+    let shard = shard_of(&id.tenant, &id.key, node.manifest.shards);
+    let (owned, in_force) = (id.clone(), node.catalog.now());
+    let (limits, now) = (node.manifest.limits.clone(), node.clock.now());
+    let parent_over = node.is_parent_over(id).await?;
+    let event = restart::started_by(node, id).await?;
+    let event = event.and_then(|event| event.event(&limits).ok());
+    let answer = blocking(&node.tasks, move || {
+        let Some(found) = reader.instance(&owned)? else {
+            return Ok(Err(ControlError::NotFound(missing(&owned))));
+        };
+        let Some(definition) = in_force.sagas.by_hash(&found.record().definition) else {
+            return Ok(Err(ControlError::Conflict(not_loaded(&owned))));
+        };
+        let trial = Trial {
+            id: &owned,
+            found: &found,
+            definition,
+            limits: &limits,
+            now,
+            parent_over,
+            event,
+        };
+        let mut actions = trial.actions();
+        if let Some((LetterView { id: Some(number), .. }, _)) = reader.kept(&owned)?.behind {
+            actions.dead_letter = Some(format!("{shard}-{number}"));
+        }
+        Ok(Ok(actions))
+    });
+    answer.await?
+}
+
+struct Trial<'t> {
+    id: &'t InstanceId,
+    found: &'t Instance,
+    definition: &'t Arc<Definition>,
+    limits: &'t Limits,
+    now: TimeMs,
+    /// No instance that has started it is there any more.
+    parent_over: bool,
+    /// The event that has started it, if it has ended and may be begun again with that.
+    event: Option<DomainEvent>,
+}
+
+impl Trial<'_> {
+    fn actions(&self) -> Actions {
+        let record = self.found.record();
+        let mut actions = Actions {
+            saga: self.id.saga.as_str().to_owned(),
+            key: self.id.key.as_str().to_owned(),
+            phase: record.phase.as_str(),
+            possible: Vec::new(),
+            refused: Vec::new(),
+            dead_letter: None,
+            more: false,
+        };
+        self.of_instance(&mut actions);
+        self.of_stuck(record, &mut actions);
+        self.of_steps(record, &mut actions);
+        self.of_timers(record, &mut actions);
+        self.of_signals(&mut actions);
+        actions
+    }
+
+    /// What is done to the instance as a whole.
+    fn of_instance(&self, actions: &mut Actions) {
+        let cancel = Control::Cancel {
+            reason: String::new(),
+            mode: CancelMode::Compensate,
+        };
+        let action = |action| Action {
+            action,
+            ..Action::default()
+        };
+        let kill = Action {
+            needs_reason: true,
+            ..action("kill")
+        };
+        let again = Action {
+            ended: true,
+            ..action("retry")
+        };
+        let delete = Action {
+            needs_reason: true,
+            ..action("delete")
+        };
+        let found = Vec::new();
+        let parent_over = self.parent_over;
+        let restart = match &self.event {
+            Some(event) => OperationVerb::RestartWith {
+                event: Box::new(event.clone()),
+            },
+            None => OperationVerb::Restart,
+        };
+        for (action, control) in [
+            (action("cancel"), cancel),
+            (action("pause"), operate(OperationVerb::Pause)),
+            (action("resume"), operate(OperationVerb::Resume)),
+            (kill, operate(OperationVerb::Kill)),
+            (action("retry"), Control::Retry),
+            (action("try-now"), operate(OperationVerb::TryNow { step: None })),
+            (again, operate(OperationVerb::Rerun { found })),
+            (action("restart"), operate(restart)),
+            (delete, operate(OperationVerb::Delete { parent_over })),
+        ] {
+            match self.refusal(control) {
+                None => actions.possible.push(action),
+                Some(reason) => actions.refused.push(RefusedAction {
+                    action: action.action,
+                    ended: action.ended,
+                    reason,
+                }),
+            }
+        }
+    }
+
+    /// What an operator may decide about what is stuck.
+    fn of_stuck(&self, record: &Record, actions: &mut Actions) {
+        let stuck = InstanceView::new(self.id, record, Some(self.definition)).stuck;
+        actions.more |= stuck.len() > CANDIDATES_MAX;
+        for stuck in stuck.into_iter().take(CANDIDATES_MAX) {
+            for (action, verdict) in [
+                ("retry", Verdict::Retry),
+                ("resolve", Verdict::Resolve),
+                ("skip", Verdict::Skip),
+            ] {
+                let at = (stuck.step.clone(), stuck.item);
+                actions.possible.extend(self.decision(action, verdict, at));
+            }
+        }
+    }
+
+    /// Steps in progress that may be skipped, or whose next attempt may be made now.
+    fn of_steps(&self, record: &Record, actions: &mut Actions) {
+        let under_way: BTreeSet<(u16, Option<u32>)> = record
+            .step_states()
+            .filter(|(_, _, state)| state.status.is_under_way())
+            .map(|(step, item, _)| (step, item))
+            .collect();
+        actions.more |= under_way.len() > CANDIDATES_MAX;
+        let mut tried = BTreeSet::new();
+        for (step, item) in under_way.into_iter().take(CANDIDATES_MAX) {
+            let Some(named) = self.definition.steps.get(usize::from(step)) else {
+                continue;
+            };
+            let name = named.title().to_owned();
+            let verb = OperationVerb::TryNow {
+                step: Some(name.clone()),
+            };
+            if tried.insert(step) && self.refusal(operate(verb)).is_none() {
+                actions.possible.push(Action {
+                    action: "try-now",
+                    step: Some(name.clone()),
+                    ..Action::default()
+                });
+            }
+            let skip = self.decision("skip", Verdict::Skip, (name, item));
+            // What is stuck was tried before.
+            let known = |skip: &Action| actions.possible.contains(skip);
+            let skip = skip.filter(|skip| !known(skip));
+            actions.possible.extend(skip);
+        }
+    }
+
+    fn of_timers(&self, record: &Record, actions: &mut Actions) {
+        actions.more |= record.timers.len() > CANDIDATES_MAX;
+        for timer in record.timers.keys().take(CANDIDATES_MAX) {
+            let fire = OperationVerb::FireTimer { timer: timer.clone() };
+            let cancel = OperationVerb::CancelTimer { timer: timer.clone() };
+            for (action, verb) in [("timers/{name}/fire", fire), ("timers/{name}/cancel", cancel)] {
+                if self.refusal(operate(verb)).is_none() {
+                    actions.possible.push(Action {
+                        action,
+                        name: Some(timer.clone()),
+                        ..Action::default()
+                    });
+                }
+            }
+        }
+    }
+
+    /// Signals that something takes, whatever they have to carry.
+    fn of_signals(&self, actions: &mut Actions) {
+        let names = answers::signals(self.definition);
+        actions.more |= names.len() > CANDIDATES_MAX;
+        for name in names.into_iter().take(CANDIDATES_MAX) {
+            let control = Control::Signal {
+                name: name.to_owned(),
+                data: Bytes::from_static(b"{}"),
+                by: String::new(),
+                hops: 0,
+            };
+            if answers::may_take(
+                self.definition,
+                self.found.record(),
+                &self.input(control),
+                self.limits,
+            ) {
+                actions.possible.push(Action {
+                    action: "signals/{name}",
+                    name: Some(name.to_owned()),
+                    ..Action::default()
+                });
+            }
+        }
+    }
+
+    /// A decision about a step, with what it may state as the outcome, if there is one that would be applied.
+    fn decision(
+        &self,
+        action: &'static str,
+        verdict: Verdict,
+        (step, item): (String, Option<u32>),
+    ) -> Option<Action> {
+        let decision = |found| StuckDecision {
+            verdict,
+            step: Some(step.clone()),
+            item,
+            by: String::new(),
+            reason: String::new(),
+            found,
+            result: None,
+        };
+        let is_good = |found| self.decides(decision(found));
+        let mut outcomes = Vec::new();
+        if !is_good(None) {
+            let result = "{}".to_owned();
+            for found in [Found::Done { result }, Found::NotDone] {
+                let outcome = found.as_str();
+                if verdict != Verdict::Retry && is_good(Some(found)) {
+                    outcomes.push(outcome);
+                }
+            }
+            if outcomes.is_empty() {
+                return None;
+            }
+        }
+        Some(Action {
+            action,
+            step: Some(step),
+            item,
+            outcomes,
+            needs_reason: verdict == Verdict::Skip,
+            ..Action::default()
+        })
+    }
+
+    fn decides(&self, decision: StuckDecision) -> bool {
+        let fits = decision.verdict == Verdict::Retry
+            || decisions::unfit(
+                self.id,
+                self.found.record(),
+                self.definition,
+                &decision,
+                self.limits,
+            )
+            .is_ok();
+        fits && self.refusal(Control::DecideStuck(decision)).is_none()
+    }
+
+    fn refusal(&self, control: Control) -> Option<String> {
+        let input = self.input(control);
+        answers::refusal(self.definition, self.found, &input, self.limits).map(|refusal| refusal.to_string())
+    }
+
+    fn input(&self, control: Control) -> Input {
+        Input {
+            instance: self.id.clone(),
+            // No request has an empty id.
+            id: String::new(),
+            time: self.now,
+            origin: Origin::Local,
+            body: InputBody::Control(control),
+        }
+    }
+}
+
+const fn operate(verb: OperationVerb) -> Control {
+    Control::Operate(Operation {
+        verb,
+        by: String::new(),
+        reason: String::new(),
+    })
+}

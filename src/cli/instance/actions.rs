@@ -1,0 +1,134 @@
+//! `instance actions`: what can be done to an instance now, each as the command that does it.
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::NameArguments;
+use crate::app::exit::Failure;
+use crate::app::out;
+use crate::cli::client::Client;
+use crate::cli::output::Column;
+
+#[derive(Debug, Args)]
+pub struct ActionsArguments {
+    #[command(flatten)]
+    name: NameArguments,
+}
+
+const POSSIBLE: &[Column] = &[
+    Column::value("ACTION", "/action"),
+    Column::value("ON", "/on"),
+    Column::value("COMMAND", "/command"),
+];
+const REFUSED: &[Column] = &[
+    Column::value("NOT NOW", "/action"),
+    Column::value("WHY", "/reason"),
+];
+
+pub fn actions(arguments: &ActionsArguments) -> Result<(), Failure> {
+    let name = &arguments.name;
+    let client = Client::new(&name.common.server)?;
+    let path = format!("{}/actions", name.path(&client)?);
+    let answer = client.get(&path)?;
+    name.common.output.shown(&answer, || {
+        let possible = answer["possible"].as_array().into_iter().flatten();
+        let letter = answer["dead_letter"].as_str().into_iter().flat_map(letter);
+        let rows: Vec<Value> = possible.map(|action| row(name, action)).chain(letter).collect();
+        if rows.is_empty() {
+            out::line("nothing can be done to it now")?;
+        } else {
+            out::line(name.common.output.table(POSSIBLE, &rows))?;
+        }
+        let refused = answer["refused"].as_array().map_or(&[][..], Vec::as_slice);
+        let refused: Vec<Value> = refused.iter().map(named).collect();
+        out::line(format_args!("\n{}", name.common.output.table(REFUSED, &refused)))?;
+        if answer["more"] == true {
+            out::note("there are more steps, timers and signals than are listed");
+        }
+        Ok(())
+    })
+}
+
+/// The name of a verb in the command line, of the last part of a path.
+fn verb(action: &Value) -> &str {
+    match action["action"].as_str().unwrap_or_default() {
+        "timers/{name}/fire" => "fire-timer",
+        "timers/{name}/cancel" => "cancel-timer",
+        "signals/{name}" => "signal",
+        verb => verb,
+    }
+}
+
+fn named(refused: &Value) -> Value {
+    let ended = if refused["ended"] == true { " --ended" } else { "" };
+    json!({"action": format!("{}{ended}", verb(refused)), "reason": refused["reason"]})
+}
+
+fn row(name: &NameArguments, action: &Value) -> Value {
+    let verb = verb(action);
+    let (step, item) = (action["step"].as_str(), action["item"].as_u64());
+    let other = action["name"].as_str();
+    let mut command = format!(
+        "saga-runner instance {verb} {} {}",
+        quoted(&name.saga),
+        quoted(&name.key)
+    );
+    for part in other {
+        command.push_str(&format!(" {}", quoted(part)));
+    }
+    for step in step {
+        command.push_str(&format!(" --step {}", quoted(step)));
+    }
+    for item in item {
+        command.push_str(&format!(" --item {item}"));
+    }
+    let outcomes = action["as"].as_array().into_iter().flatten();
+    let outcomes: Vec<&str> = outcomes.filter_map(Value::as_str).collect();
+    if !outcomes.is_empty() {
+        command.push_str(&format!(" --as {}", outcomes.join("|")));
+    }
+    if action["ended"] == true {
+        command.push_str(" --ended --yes");
+    }
+    if matches!(verb, "kill" | "restart" | "delete") {
+        command.push_str(" --yes");
+    }
+    if action["needs_reason"] == true {
+        command.push_str(" --reason TEXT");
+    }
+    let on = match (step.or(other), item) {
+        (Some(on), Some(item)) => json!(format!("{on}[{item}]")),
+        (on, _) => json!(on),
+    };
+    json!({"action": verb, "on": on, "command": command})
+}
+
+/// What may be decided about the dead letter that blocks the instance.
+fn letter(id: &str) -> [Value; 2] {
+    ["retry", "discard"].map(|verb| {
+        let command = format!("saga-runner dead-letter {verb} {id}");
+        json!({"action": verb, "on": format!("dead letter {id}"), "command": command})
+    })
+}
+
+/// A word as a shell takes it for one.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+,=".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) && !word.starts_with('-') {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_that_a_shell_would_read_otherwise_is_quoted() {
+        assert_eq!(quoted("o-1"), "o-1");
+        assert_eq!(quoted("it's $HOME"), r"'it'\''s $HOME'");
+        assert_eq!(quoted(""), "''");
+        assert_eq!(quoted("-x"), "'-x'");
+    }
+}

@@ -1,0 +1,68 @@
+//! The inputs of an instance, after the streams have lost their messages.
+
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{connect, phase_is};
+use crate::support::nats_server::NatsServer;
+use crate::support::rig::{Rig, TENANT, order_payload};
+
+/// Brings an order to its end, takes every message out of the streams, and restarts the runner with SIGKILL.
+async fn order_without_streams(server: &NatsServer, extra: Value) -> (Rig, Value) {
+    let mut rig = Rig::new(Some(server.url()), "30m", Duration::ZERO, extra).await;
+    rig.start().await;
+    rig.send("Order", "happy-1", "Placed", order_payload("happy-1"))
+        .await;
+    rig.wait_for("order", "happy-1", phase_is("completed")).await;
+    let broker = connect(&server.url()).await;
+    for stream in ["AGGREGATE_EVENTS", "WORKFLOW_EVENTS", "WORKFLOW_COMMANDS"] {
+        let end = broker.stream_state(stream).await.expect("a stream");
+        rig.until_read(stream, end.last_sequence).await;
+        broker.trim(stream, end.last_sequence + 1).await.expect("trimmed");
+    }
+    rig.kill();
+    rig.start().await;
+    let url = rig.url(&format!(
+        "/v1/tenants/{TENANT}/sagas/order/instances/happy-1/inputs"
+    ));
+    let answer = rig.client.get(url).send().await.expect("an answer");
+    let recorded = serde_json::from_slice(&answer.bytes().await.expect("a body")).expect("JSON");
+    (rig, recorded)
+}
+
+fn are_missing(recorded: &Value) -> (usize, usize) {
+    let inputs = recorded["inputs"].as_array().expect("inputs");
+    let missing = inputs.iter().filter(|input| !input["input"]["missing"].is_null());
+    (missing.count(), inputs.len())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_instance_is_replayed_after_its_streams_have_lost_all_messages() {
+    let server = NatsServer::start();
+    let (rig, recorded) = order_without_streams(&server, json!({})).await;
+    let (missing, all) = are_missing(&recorded);
+    assert!(missing == 0 && all >= 4, "{recorded}");
+    let payload = &recorded["inputs"][0]["input"]["event"]["payload"];
+    assert_eq!(*payload, order_payload("happy-1"));
+    let replay = Command::new(env!("CARGO_BIN_EXE_saga-runner"))
+        .arg("replay")
+        .arg(rig.folder())
+        .arg("--from")
+        .arg(rig.url(&format!(
+            "/v1/tenants/{TENANT}/sagas/order/instances/happy-1/inputs"
+        )))
+        .output()
+        .expect("it runs");
+    let told = String::from_utf8_lossy(&replay.stdout);
+    assert!(replay.status.success() && told.starts_with("ok"), "{replay:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn inputs_that_are_not_kept_are_missing_once_their_streams_have_lost_them() {
+    let server = NatsServer::start();
+    let (_rig, recorded) = order_without_streams(&server, json!({"storage": {"keep_input_bytes": 0}})).await;
+    let (missing, all) = are_missing(&recorded);
+    assert!(missing > 0 && missing <= all, "{recorded}");
+}
