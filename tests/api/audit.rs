@@ -472,3 +472,46 @@ async fn a_change_whose_client_goes_away_before_the_answer_is_recorded_as_unansw
     assert_eq!(found[0]["target"]["key"], "p-1", "{found:?}");
     assert_eq!(found[0]["status"], Value::Null, "{found:?}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_that_are_too_many_or_too_old_are_deleted_by_the_next_start() {
+    let server = NatsServer::start();
+    let most = 1_048_576;
+    let bounds = json!({"streams": {"audit": {"max_bytes": most}}});
+    let mut rig = Rig::new(Some(server.url()), "30m", Duration::ZERO, bounds).await;
+    rig.start().await;
+    assert_eq!(post(&rig, "/admin/reload", "").await.status, 200);
+    records(&rig, "", OF_ALL, 1).await;
+    rig.kill();
+    let client = async_nats::connect(server.url()).await.expect("connected");
+    let context = async_nats::jetstream::new(client);
+    for _ in 0..200 {
+        let sent = context.publish("runner.crash.audit._.drain", "x".repeat(8_000).into());
+        sent.await.expect("sent").await.expect("stored");
+    }
+    let held = async || {
+        let mut stream = context.get_stream("WORKFLOW_AUDIT").await.expect("a stream");
+        let state = stream.info().await.expect("its state").state.clone();
+        (state.messages, state.bytes)
+    };
+    assert!(held().await.1 > most);
+    rig.start().await;
+    let begin = Instant::now();
+    while held().await.1 > most {
+        assert!(begin.elapsed() < Duration::from_mins(1), "{}", rig.log_tail());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(held().await.0 > 100, "no more than needed is deleted");
+    rig.kill();
+
+    let mut command = Command::new(env!("CARGO_BIN_EXE_saga-runner"));
+    command.args(["run", "--config"]).arg(rig.manifest());
+    command.args(["--set", "streams.audit.max_age=1ms"]);
+    rig.launch_as(command);
+    rig.wait_until_ready().await;
+    let begin = Instant::now();
+    while held().await.0 > 0 {
+        assert!(begin.elapsed() < Duration::from_mins(1), "{}", rig.log_tail());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
