@@ -469,7 +469,7 @@ impl Metrics {
                 "Instances that jobs have handled, by verb and outcome.",
                 &["verb", "outcome"],
             ),
-            archive_waiting: gauge(r, "archive_waiting_instances", "Instances that wait for the archive."),
+            archive_waiting: gauge(r, "archive_waiting_instances", "Instances not yet archived."),
             shards_halted: gauges(
                 r,
                 "shards_halted",
