@@ -360,6 +360,7 @@ fn ask(arguments: &RequestArguments, verb: &str, body: Value) -> Result<(), Fail
 }
 
 /// What is asked of an instance.
+#[derive(Clone, Copy)]
 enum Asks<'v> {
     /// What this verb says.
     Verb(&'v str),

@@ -473,11 +473,7 @@ impl Metrics {
                 &["reason"],
             ),
             audit_records_waiting: gauge(r, "audit_records_waiting", "Audit records not stored yet."),
-            archive_waiting: gauge(
-                r,
-                "archive_waiting_instances",
-                "Instances that wait for the archive.",
-            ),
+            archive_waiting: gauge(r, "archive_waiting_instances", "Instances not yet archived."),
             shards_halted: gauges(
                 r,
                 "shards_halted",
