@@ -45,7 +45,7 @@ pub struct Node {
     pub(super) catalog: Arc<Catalog>,
     /// Held by the reload that is under way.
     pub(super) reloading: tokio::sync::Mutex<()>,
-    last_reload: Mutex<Option<LastReload>>,
+    pub(super) last_reload: Mutex<Option<LastReload>>,
     migrations: Mutex<migration::Migrations>,
     me: Weak<Self>,
     pub(super) metrics: Arc<Metrics>,
@@ -316,17 +316,6 @@ impl Node {
             Ok(Err(panic)) => broken_off(panic),
             Err(error) => broken_off(error.to_string()),
         }
-    }
-
-    pub(super) fn note_reload(&self, last: LastReload) {
-        *self.last_reload.lock().unwrap_or_else(PoisonError::into_inner) = Some(last);
-    }
-
-    pub(super) fn last_reload(&self) -> Option<LastReload> {
-        self.last_reload
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
     }
 
     pub(super) async fn wait_for_streams(&self, broker: &dyn Broker) -> Result<[StreamState; 3], StartError> {

@@ -5,7 +5,7 @@
 //! positions as they route it. So a saga that is new hears what it would hear if the process had been started again, and no
 //! event is taken twice.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use tokio::sync::oneshot;
 
@@ -303,5 +303,18 @@ fn refused(error: StartError) -> ReloadError {
             message,
             findings: Vec::new(),
         },
+    }
+}
+
+impl Node {
+    pub(super) fn note_reload(&self, last: LastReload) {
+        *self.last_reload.lock().unwrap_or_else(PoisonError::into_inner) = Some(last);
+    }
+
+    pub(super) fn last_reload(&self) -> Option<LastReload> {
+        self.last_reload
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }

@@ -45,7 +45,6 @@ async fn each_labelled_counter_is_there_with_0_before_anything_has_happened() {
         "effect_calls_total{class=\"succeeded\",effect=\"payments-charge\"}",
         "effect_commands_exhausted_total{class=\"transient\",effect=\"payments-charge\"}",
         "job_instances_total{outcome=\"failed\",verb=\"migrate\"}",
-        "messages_read_total{stream=\"WORKFLOW_RESULTS\"}",
         "readers_rebuilt_total{reason=\"broken\",stream=\"AGGREGATE_EVENTS\"}",
         "schedule_runs_total{outcome=\"skipped_overlap\",saga=\"leap\"}",
         "tenant_inputs_total{tenant=\"globex\"}",

@@ -370,7 +370,7 @@ fn variables_exist() {
         .filter_map(|name| Some(name.strip_prefix(keys::PREFIX)?.to_owned()))
         .collect();
     // The other names of keys.
-    known.extend(["LISTEN", "LOG", "NATS_URL", "NATS_CONTEXT"].map(str::to_owned));
+    known.extend(["LISTEN", "ADMIN_LISTEN", "LOG", "NATS_URL", "NATS_CONTEXT"].map(str::to_owned));
     for file in files(&root().join("src"), "rs") {
         let code = read(&file);
         let found = behind(&code, "env = \"SAGA_RUNNER_", |c| {

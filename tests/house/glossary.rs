@@ -16,14 +16,14 @@ arrival as asked attribute attributes audit auth backlog batch body bound bounds
 buffered bulk by call called calls capture captured change changes channel channels check checked class clock
 commit completion context control count counters counts date decided decision decoded decoder defect deleted denied detached
 detail done dropping due durables earlier edited end ended ending endpoint entries entry error event evicted exhausted expect
-expected failed failure failures fate fault fed filter filters finally fingerprint fire fired firing first
+expected failed failure failures fate fault fed filter filters figures finally fingerprint fire fired firing first
 force forced forgotten forwarded found granted ground group grouping groups handle health history http id
 identity ids ignore in index info keep kept kind known label labels lag last late lateness left limit limited
-list listed listing live local log mail manner mask meaning meets memory message messages messenger metadata metrics
+list listed listing live local log mail manner mask meaning meets memory message messages messenger metadata metrics minute
 migration mismatches name names next node note number numbers oldest options order origin outdated outgoing
 outstanding over overdue ownership pace page pages panics parent parts path pause paused payload permission
 permit plan planned principal problem progress publish published publisher put queries query question queue
-randomness rate reason rebuilt receipt ref refusal refusals refused registered rejection released reload
+randomness rates rate reason rebuilt receipt ref refusal refusals refused registered rejection released reload
 reloaded reloads reply report reposition request reset rest restart result results resume retention retry returned
 revision role roles room routed router row rows run runs said scope search searched seconds secrets seen sent
 sequences series settings share side skipped snapshots sort spec staged standing stands started state statistics
