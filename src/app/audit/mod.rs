@@ -84,7 +84,7 @@ impl Trail {
         } else {
             queue.waiting.push_back(Arc::new(record));
             queue.taken += 1;
-            self.metrics.audit_records_waiting.inc();
+            self.metrics.audit.waiting.inc();
             drop(queue);
             self.wake.notify_one();
             return;
@@ -94,7 +94,7 @@ impl Trail {
     }
 
     fn dropped(&self, reason: &str, count: u64) {
-        let dropped = &self.metrics.audit_records_dropped;
+        let dropped = &self.metrics.audit.dropped;
         dropped.with_label_values(&[reason]).inc_by(count);
     }
 
@@ -114,7 +114,8 @@ impl Trail {
         drop(queue);
         let count = are_done.iter().filter(|is_done| **is_done).count();
         self.metrics
-            .audit_records_waiting
+            .audit
+            .waiting
             .sub(i64::try_from(count).unwrap_or(i64::MAX));
         self.handled.send_modify(|handled| *handled += count as u64);
     }
@@ -215,11 +216,7 @@ mod tests {
     }
 
     fn dropped(trail: &Trail, reason: &str) -> u64 {
-        trail
-            .metrics
-            .audit_records_dropped
-            .with_label_values(&[reason])
-            .get()
+        trail.metrics.audit.dropped.with_label_values(&[reason]).get()
     }
 
     #[test]
@@ -235,7 +232,7 @@ mod tests {
         assert_eq!(ids(&trail), ["1"]);
         trail.take(record(5, 200));
         assert_eq!(ids(&trail), ["1", "5"]);
-        assert_eq!(trail.metrics.audit_records_waiting.get(), 2);
+        assert_eq!(trail.metrics.audit.waiting.get(), 2);
     }
 
     #[test]

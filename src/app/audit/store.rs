@@ -125,7 +125,7 @@ async fn once(node: &Node, broker: &dyn Broker, is_prepared: &mut bool) -> Resul
     for end in ends {
         let is_done = match end {
             Ok(_) | Err(PublishError::AlreadyThere) => {
-                node.metrics.audit_records_stored.inc();
+                node.metrics.audit.stored.inc();
                 true
             }
             Err(PublishError::Refused(why)) => {

@@ -127,7 +127,7 @@ impl Metrics {
             .with_label_values(&[env!("CARGO_PKG_VERSION")])
             .set(1);
         let known: [(&IntCounterVec, &[&str]); 8] = [
-            (&self.audit_records_dropped, &AUDIT_DROPS),
+            (&self.audit.dropped, &AUDIT_DROPS),
             (&self.dead_letters, &DEAD_LETTER_REASONS),
             (&self.inputs_of_tenants, &[OTHER]),
             (&self.spans_dropped, &["queue", "export"]),

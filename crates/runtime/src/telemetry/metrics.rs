@@ -7,6 +7,7 @@ pub use prometheus::{Gauge, Histogram, IntCounter, IntGauge};
 use prometheus::{HistogramVec, IntCounterVec, IntGaugeVec, Registry};
 
 use super::Spans;
+use super::audit::AuditSeries;
 use super::register::{COUNTS, SECONDS, counter, counters, fraction, gauge, gauges, histogram, histograms};
 
 /// Handles of all series, shared by reference.
@@ -137,12 +138,7 @@ pub struct Metrics {
     pub jobs_running: IntGauge,
     /// Jobs that ended, by `outcome` (completed, stopped, failed).
     pub jobs_ended: IntCounterVec,
-    /// Records of the audit that the broker has stored.
-    pub audit_records_stored: IntCounter,
-    /// Records of the audit that were not stored, by `reason` ([`super::AUDIT_DROPS`]).
-    pub audit_records_dropped: IntCounterVec,
-    /// Records of the audit that are not stored yet.
-    pub audit_records_waiting: IntGauge,
+    pub audit: AuditSeries,
     /// Instances that a job has handled, by `verb` and `outcome` (applied, ignored, failed).
     pub job_instances: IntCounterVec,
     /// Ended instances whose time is over and that the archive has not got, as far as the last look has counted them.
@@ -465,14 +461,7 @@ impl Metrics {
                 "Instances that jobs have handled, by verb and outcome.",
                 &["verb", "outcome"],
             ),
-            audit_records_stored: counter(r, "audit_records_stored_total", "Audit records stored."),
-            audit_records_dropped: counters(
-                r,
-                "audit_records_dropped_total",
-                "Audit records that were not stored, by reason.",
-                &["reason"],
-            ),
-            audit_records_waiting: gauge(r, "audit_records_waiting", "Audit records not stored yet."),
+            audit: AuditSeries::new(r),
             archive_waiting: gauge(r, "archive_waiting_instances", "Instances not yet archived."),
             shards_halted: gauges(
                 r,
