@@ -1,0 +1,27 @@
+//! The series of the audit.
+
+use prometheus::{IntCounter, IntCounterVec, IntGauge, Registry};
+
+use super::register::{counter, counters, gauge};
+
+/// What becomes of the records of the audit.
+#[derive(Debug)]
+pub struct AuditSeries {
+    /// Records that the broker has stored.
+    pub stored: IntCounter,
+    /// Records that were not stored, by `reason` ([`super::AUDIT_DROPS`]).
+    pub dropped: IntCounterVec,
+    /// Records that are not stored yet.
+    pub waiting: IntGauge,
+}
+
+impl AuditSeries {
+    pub(super) fn new(registry: &Registry) -> Self {
+        let dropped = "Audit records that were not stored, by reason.";
+        Self {
+            stored: counter(registry, "audit_records_stored_total", "Audit records stored."),
+            dropped: counters(registry, "audit_records_dropped_total", dropped, &["reason"]),
+            waiting: gauge(registry, "audit_records_waiting", "Audit records not stored yet."),
+        }
+    }
+}
