@@ -53,7 +53,7 @@ struct Wire<'p> {
 }
 
 /// The pages of the codes, as they are in docs/errors/.
-const PAGES: [(&str, &str); 19] = [
+const PAGES: [(&str, &str); 20] = [
     ("SR0501", include_str!("../../docs/errors/SR0501.md")),
     ("SR0502", include_str!("../../docs/errors/SR0502.md")),
     ("SR0503", include_str!("../../docs/errors/SR0503.md")),

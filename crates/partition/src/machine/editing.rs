@@ -102,19 +102,21 @@ impl Run<'_> {
                 Tombstone::Expired { generation: last } => generation = last.saturating_add(1),
                 Tombstone::Counts(found) => {
                     generation = found.generation;
-                    ended = Some((found, self.batch.ended(id, found.summary)?));
+                    let last = self.batch.ended(id, found.summary)?;
+                    ended = Some((found, last, self.batch.deleted(id)?));
                 }
             }
         }
         let meets = match (record, &ended) {
             (Some(record), _) => Meets::Live(record),
             (None, None) => Meets::Nobody,
-            (None, Some((found, last))) => Meets::Ended(Last {
+            (None, Some((found, last, deleted))) => Meets::Ended(Last {
                 generation: found.generation,
                 phase: found.phase,
                 ended: found.ended,
                 start: found.start,
                 record: last.as_ref(),
+                deleted: deleted.as_ref().map(|deleted| &deleted.known),
             }),
         };
         let context = Context {
@@ -125,7 +127,11 @@ impl Run<'_> {
             again: true,
         };
         Ok(match rehearse(definitions, meets, edited, &context) {
-            Some(Ok(patch)) => fits(&patch, record.is_some(), ended.map(|(found, _)| found.generation)),
+            Some(Ok(patch)) => fits(
+                &patch,
+                record.is_some(),
+                ended.map(|(found, ..)| found.generation),
+            ),
             Some(Err(rejection)) => Err(unfit(rejection.reason, rejection.message)),
             None => Err(Refused::Conflict(
                 "it would replace the instance that runs: start it anew instead".into(),

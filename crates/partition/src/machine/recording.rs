@@ -44,7 +44,7 @@ impl Run<'_> {
             InputBody::Timer { .. } => Ok(()),
             body if is_input => self
                 .batch
-                .put_input(log_sequence, body, self.ground.keep_input_bytes),
+                .put_input(log_sequence, body, self.ground.keep.input_bytes),
             _ => Ok(()),
         }
     }
