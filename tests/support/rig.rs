@@ -114,10 +114,15 @@ impl Rig {
         std::fs::remove_file(self.dir.path().join(path)).expect("it was there");
     }
 
-    /// Sends a signal to the runner.
+    /// Sends a signal to the runner. One that stops it has stopped all its threads when this returns.
     pub fn signal(&self, signal: nix::sys::signal::Signal) {
         let pid = nix::unistd::Pid::from_raw(self.pid());
         nix::sys::signal::kill(pid, signal).expect("signalled");
+        let begin = Instant::now();
+        while signal == nix::sys::signal::Signal::SIGSTOP && !is_stopped(child.id()) {
+            assert!(begin.elapsed() < Duration::from_secs(10), "it does not stop");
+            std::thread::yield_now();
+        }
     }
 
     /// The folder of manifest and definitions.
@@ -376,4 +381,15 @@ fn merge(into: &mut Value, extra: Value) {
         }
         (into, extra) => *into = extra,
     }
+}
+
+/// Whether every thread of a process is stopped: threads that run stop a moment after the signal.
+fn is_stopped(pid: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a running process");
+    threads.flatten().all(|thread| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        // Behind the name in brackets, which may hold anything, comes the state.
+        stat.rsplit_once(") ")
+            .is_none_or(|(_, rest)| rest.starts_with('T'))
+    })
 }
