@@ -33,7 +33,7 @@ steps:
   guide: {needs: [hotel], wait: {signal: guide, timeout: 1h}}
 "#;
 
-const HOTEL: &str = r#"
+const HOTEL: &str = r"
 apiVersion: sagas/v1
 kind: Saga
 name: hotel
@@ -41,7 +41,7 @@ input: {type: object}
 state: {init: {}}
 steps:
   room: {effect: room, with: {}}
-"#;
+";
 
 async fn running() -> Rig {
     let mut rig = Rig::new(None, "30m", Duration::ZERO, json!({"shards": 4})).await;

@@ -88,7 +88,8 @@ impl Entry {
             self.history.truncate(self.history.len() / 2);
             return true;
         }
-        let is_bare = self.instance["steps"] == json!([]) && self.instance["state"].is_null();
+        let is_bare = self.instance.get("steps") == Some(&json!([]))
+            && self.instance.get("state") == Some(&Value::Null);
         self.instance.retain(|name, _| BARE.contains(&name.as_str()));
         for list in ["steps", "ledger", "timers"] {
             self.instance.insert(list.to_owned(), json!([]));
