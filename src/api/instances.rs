@@ -23,7 +23,7 @@ use crate::kernel::ids::{InstanceId, Key};
 use crate::kernel::input::CancelMode;
 use crate::kernel::json;
 use crate::kernel::limits::Limits;
-use crate::ports::control::{Patience, StartRequest};
+use crate::ports::control::{ControlError, Patience, StartRequest};
 
 /// History entries of an instance where the request does not say.
 const HISTORY_DEFAULT: usize = 100;

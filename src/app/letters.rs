@@ -2,6 +2,7 @@
 
 mod count;
 mod detail;
+mod schema;
 
 use std::borrow::Cow;
 use std::fmt::Write as _;

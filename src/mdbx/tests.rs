@@ -188,6 +188,12 @@ fn stored_rows_are_frozen() {
     frozen(&dead, "010303046675656c");
     frozen(&HistoryOutcome::Retried { number: 3 }, "010403");
     frozen(&HistoryOutcome::Discarded { number: 3 }, "010503");
+    let edited = HistoryOutcome::Edited {
+        number: 3,
+        original: Bytes::from_static(b"{}"),
+        edited: Bytes::from_static(b"[]"),
+    };
+    frozen(&edited, "010603027b7d025b5d");
     frozen(&work_item(), WORK);
     let timer = TimerTarget {
         instance: id("acme", "order", "o-1"),
@@ -274,7 +280,22 @@ const WORK: &str = "010461636d65056f72646572036f2d311000000000000000000000000000
 const INBOX: &str = "01010461636d65056f72646572036f2d3103652d3180a0d5edee660000ac020003652d310c4f726465722e506c616365\
     64054f72646572036f2d31010001010163000002027b7d00";
 const DEAD_LETTER: &str = "010461636d650e7061796c6f61642e73796e746178076e6f204a534f4e01730e0101090200017b010101010101010101\
-    010101010101010101010101010101010101010101010101010461636d65056f72646572036f2d31";
+    010101010101010101010101010101010101010101010101010461636d65056f72646572036f2d3100";
+
+/// Rows of before end without the version that their input met.
+#[test]
+fn a_dead_letter_of_a_version_of_before_is_read() {
+    let mut bytes = encode(&dead_letter("acme"));
+    assert_eq!(bytes.pop(), Some(0));
+    let read = decode::<DeadLetter>(&bytes, "a dead letter").expect("decodes");
+    assert_eq!(read, dead_letter("acme"));
+    let met = DeadLetter {
+        met: Some(DefinitionHash([7; 32])),
+        ..dead_letter("acme")
+    };
+    let read = decode::<DeadLetter>(&encode(&met), "a dead letter").expect("decodes");
+    assert_eq!(read, met);
+}
 
 #[test]
 fn a_batch_appears_as_a_whole_or_not_at_all() {

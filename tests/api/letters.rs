@@ -367,7 +367,12 @@ async fn a_dead_letter_tells_what_is_wrong_and_is_edited_in_its_place() {
     until(&rig, &tally, |view| view["state"]["sum"] == 8).await;
     assert!(items(&get(&rig, &letters("acme")).await.json()).is_empty());
 
-    let history = get(&rig, &format!("{tally}/history")).await.json();
+    edit_is_told(&rig, &tally, &corrected).await;
+}
+
+/// The history tells who has edited the event and why, and its inputs what it was before and is now.
+async fn edit_is_told(rig: &Rig, tally: &str, corrected: &Value) {
+    let history = get(rig, &format!("{tally}/history")).await.json();
     let edited = items(&history)
         .iter()
         .find(|row| row["outcome"] == "edited")
@@ -378,7 +383,7 @@ async fn a_dead_letter_tells_what_is_wrong_and_is_edited_in_its_place() {
         (&json!("ada"), &json!("ticket 7")),
         "{history}"
     );
-    let inputs = get(&rig, &format!("{tally}/inputs")).await.json();
+    let inputs = get(rig, &format!("{tally}/inputs")).await.json();
     let of_edit: Vec<&Value> = inputs["inputs"].as_array().expect("a list").iter().collect();
     let edits = of_edit
         .iter()
@@ -388,12 +393,12 @@ async fn a_dead_letter_tells_what_is_wrong_and_is_edited_in_its_place() {
         edits["input"]["edited_letter"]["original"]["count"], "7",
         "{inputs}"
     );
-    assert_eq!(edits["input"]["edited_letter"]["edited"], corrected, "{inputs}");
+    assert_eq!(edits["input"]["edited_letter"]["edited"], *corrected, "{inputs}");
     let applied = of_edit
         .iter()
         .find(|input| input["id"] == "c-1" && input["outcome"] == "applied");
     let applied = applied.expect("an entry");
-    assert_eq!(applied["input"]["event"]["payload"], corrected, "{inputs}");
+    assert_eq!(applied["input"]["event"]["payload"], *corrected, "{inputs}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

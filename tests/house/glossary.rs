@@ -20,7 +20,7 @@ expected failed failure failures fate fault fed filter filters figures finally f
 force forced forgotten forwarded found granted ground group grouping groups handle health history http id
 identity ids ignore in index info keep kept kind known label labels lag last late lateness left limit limited
 list listed listing live local log mail manner mask meaning meets memory message messages messenger metadata metrics minute
-migration mismatches name names next node note number numbers oldest options order origin outdated outgoing
+migration mismatches name names next node not note number numbers oldest options order origin outdated outgoing
 outstanding over overdue ownership pace page pages panics parent parts path pause paused payload permission
 permit plan planned principal problem progress publish published publisher put queries query question queue
 randomness rates rate reason rebuilt receipt ref refusal refusals refused registered rejection released reload

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{unknown, view};
+use super::{schema, unknown, view};
 use crate::app::control::blocking;
 use crate::app::inputs::redacted;
 use crate::app::node::Node;
@@ -132,9 +132,9 @@ fn told(
         Some(Found::Live(_)) => own,
         Some(Found::Ended(_)) | None => active.or(own),
     };
-    let schema = definition.and_then(|definition| schema_of(definition, input));
+    let expected = definition.and_then(|definition| schema_of(definition, input));
     let data = letters::data(input).and_then(|data| Json::parse(data, limits.json_depth).ok());
-    let violations = schema.zip(data.as_ref()).map(|(schema, data)| {
+    let violations = expected.zip(data.as_ref()).map(|(schema, data)| {
         let found = schema.violations(data, VIOLATIONS_MAX).into_iter();
         let found = found.map(|violation| LetterViolation {
             at: violation.path.join("."),
@@ -149,16 +149,10 @@ fn told(
             .filter(|_| is_live)
             .map(|record| record.definition.to_string()),
         blocks: (around.behind == Some(number)).then_some(around.inputs),
-        expected: schema.map(shown),
+        expected: expected.map(schema::shown),
         violations: violations.unwrap_or_default(),
         retry: retry(number, letter, input, around, sagas, (limits, cluster)),
     }
-}
-
-fn shown(schema: &Schema) -> serde_json::Value {
-    let mut bytes = Vec::new();
-    schema.canonical().write(&mut bytes);
-    serde_json::from_slice(&bytes).unwrap_or_default()
 }
 
 /// What the data of an input have to be. Data that an upcast changes first are not compared.

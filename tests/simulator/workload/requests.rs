@@ -125,6 +125,8 @@ impl Simulation {
                         | ControlError::Invalid(_)
                         | ControlError::Conflict(_)
                         | ControlError::Mismatch(_)
+                        | ControlError::Unfit { .. }
+                        | ControlError::Forbidden(_)
                         | ControlError::Gone(_),
                     ) => {
                         return;

@@ -105,7 +105,7 @@ impl Run<'_> {
             Ok(edited) => edited,
             Err(refused) => return Ok(Err(refused)),
         };
-        let case = Case {
+        let matter = Case {
             number,
             input: edited.as_ref().unwrap_or(&came),
             order,
@@ -113,7 +113,7 @@ impl Run<'_> {
             may_apply,
         };
         let attempts = letter.attempts.saturating_add(1);
-        self.carry_out_decision(case, attempts, stood_in_the_way)
+        self.carry_out_decision(matter, attempts, stood_in_the_way)
     }
 
     fn carry_out_decision(

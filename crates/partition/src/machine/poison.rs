@@ -67,7 +67,13 @@ impl Run<'_> {
     ) -> Result<Fate, StorageError> {
         let id = &input.instance;
         let number = self.next_sequence();
-        let mut letter = self.letter(input, record.as_ref(), &fault, turn);
+        let Fault {
+            reason,
+            message,
+            parks,
+            completes,
+        } = fault;
+        let mut letter = self.letter(input, record.as_ref(), (reason, message), turn);
         self.batch.put_dead_letter(number, &letter)?;
         let story = &mut self.staged.story;
         story.dead(input, record.as_ref(), &letter.reason, number);
@@ -101,11 +107,11 @@ impl Run<'_> {
         );
         // What has passed a dead letter does not take its place.
         let has_passed = passes(input) && self.waiting(id).behind.is_some();
-        if !fault.parks || has_passed || matches!(input.body, InputBody::Control(_)) {
+        if !parks || has_passed || matches!(input.body, InputBody::Control(_)) {
             return Ok(Fate::Done);
         }
         if let InputBody::Result(result) = &input.body
-            && fault.completes
+            && completes
         {
             match self.complete_as_unknown(input, None, result, &letter.message)? {
                 Ok(fate) => return Ok(fate),
@@ -196,12 +202,18 @@ impl Run<'_> {
         Ok(Err(fault))
     }
 
-    fn letter(&self, input: &Input, record: Option<&Record>, fault: &Fault, turn: Turn) -> DeadLetter {
+    fn letter(
+        &self,
+        input: &Input,
+        record: Option<&Record>,
+        (reason, message): (&str, String),
+        turn: Turn,
+    ) -> DeadLetter {
         let id = &input.instance;
         DeadLetter {
             tenant: id.tenant.clone(),
-            reason: fault.reason.to_owned(),
-            message: fault.message.clone(),
+            reason: reason.to_owned(),
+            message,
             subject: kind_in_full(input),
             time: input.time,
             source: source(input),

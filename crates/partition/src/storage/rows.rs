@@ -148,6 +148,7 @@ pub struct DeadLetter {
 }
 
 /// What a row may end without.
+#[allow(clippy::unnecessary_wraps, reason = "serde calls it")]
 fn or_none<'de, D: Deserializer<'de>, T: Deserialize<'de>>(bytes: D) -> Result<Option<T>, D::Error> {
     Ok(Option::deserialize(bytes).unwrap_or(None))
 }
