@@ -1,6 +1,7 @@
 //! All endpoints, in one table: the router, the check of roles, the audit and the list of paths are made from it, so none can be
 //! forgotten in one of them.
 
+mod letter_rows;
 mod rows;
 
 pub use rows::{all, probes};

@@ -76,8 +76,9 @@ impl InForce {
     }
 }
 
-/// Series of what the manifest names are there from the start, so that an alert sees the first increase.
-pub(super) fn begin_series(manifest: &Manifest, metrics: &Metrics) {
+/// Series of what is in force, and of what the manifest names, are there from the start, so that an alert sees the first increase.
+pub(super) fn begin_series(manifest: &Manifest, in_force: &InForce, metrics: &Metrics) {
+    in_force.show(metrics);
     for tenant in manifest.tenant_list().into_iter().flatten() {
         metrics.tenant_inputs(tenant.as_str(), 0, manifest.shard.metric_tenants);
     }

@@ -92,15 +92,7 @@ pub(super) async fn recorded(
             time_ms: row.time.0,
             input,
             outcome: row.outcome.as_str().to_owned(),
-            reason: match row.outcome {
-                HistoryOutcome::Dead { reason, .. } => Some(reason),
-                HistoryOutcome::Applied
-                | HistoryOutcome::Deferred
-                | HistoryOutcome::Ignored(_)
-                | HistoryOutcome::Retried { .. }
-                | HistoryOutcome::Discarded { .. }
-                | HistoryOutcome::Edited { .. } => None,
-            },
+            reason: dead_for(row.outcome),
             notes: row.notes,
         };
         room.take(&input);
@@ -116,6 +108,19 @@ pub(super) async fn recorded(
         inputs,
         next: next.map(|number| format!("{generation}-{number}")),
     })
+}
+
+/// Why an input is a dead letter, if it is one.
+fn dead_for(outcome: HistoryOutcome) -> Option<String> {
+    match outcome {
+        HistoryOutcome::Dead { reason, .. } => Some(reason),
+        HistoryOutcome::Applied
+        | HistoryOutcome::Deferred
+        | HistoryOutcome::Ignored(_)
+        | HistoryOutcome::Retried { .. }
+        | HistoryOutcome::Discarded { .. }
+        | HistoryOutcome::Edited { .. } => None,
+    }
 }
 
 /// Generation and row behind which a page begins.

@@ -237,8 +237,7 @@ impl Node {
             )
         });
         let in_force = self.catalog.now();
-        in_force.show(&self.metrics);
-        catalog::begin_series(&self.manifest, &self.metrics);
+        catalog::begin_series(&self.manifest, &in_force, &self.metrics);
         reload::keep(self, Arc::clone(&in_force.files)).await;
         tracing::info!(
             cluster = self.manifest.cluster,

@@ -2,8 +2,9 @@
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod addresses;
 pub mod audit;
-pub mod backup;
+mod backup;
 #[cfg(feature = "bench")]
 pub mod bench;
 pub mod client;

@@ -171,7 +171,7 @@ fn names(actions: &Value) -> BTreeSet<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_possible_is_done_and_what_is_refused_is_refused_for_the_reason_given() {
+async fn a_possible_action_is_done_and_any_other_is_refused_for_the_reason_given() {
     let (rig, _services) = running().await;
     for (state, wanted) in [
         (

@@ -9,6 +9,7 @@ use saga_runner::telemetry::Metrics;
 use serde_json::Value;
 
 use crate::docs::{anchors, files, read, root};
+use crate::metrics::registering;
 
 const ALERTS: &str = "deploy/alerts/saga-runner.yaml";
 const CHART: &str = "deploy/helm/saga-runner";
@@ -36,9 +37,7 @@ struct Series {
 
 /// What the runner registers, as its code says it, and the series of the process.
 fn exported() -> BTreeMap<String, Series> {
-    let code = read("crates/runtime/src/telemetry/metrics.rs");
-    let code: String = code.split_whitespace().collect::<Vec<_>>().join(" ");
-    let (code, _) = code.split_once("#[cfg(test)]").expect("tests at the end");
+    let code: String = registering().split_whitespace().collect::<Vec<_>>().join(" ");
     let code = code.replace("( r, ", "(r, ");
     let parts: Vec<&str> = code.split("(r, \"").collect();
     let mut found = BTreeMap::new();

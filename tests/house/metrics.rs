@@ -38,12 +38,18 @@ fn texts(arguments: &str) -> (Vec<String>, usize) {
     (texts, named)
 }
 
-fn series() -> Vec<Series> {
+/// The code by which all series are registered.
+pub fn registering() -> String {
     let code = read("crates/runtime/src/telemetry/metrics.rs");
     let (_, code) = code
         .split_once("pub fn new() -> Self {")
         .expect("where they are registered");
     let (code, _) = code.split_once("\nimpl Default for").expect("and by default");
+    read("crates/runtime/src/telemetry/audit.rs") + code
+}
+
+fn series() -> Vec<Series> {
+    let code = registering();
     let mut found = Vec::new();
     for field in code.split(": ").skip(1) {
         let call = CALLS

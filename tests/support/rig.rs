@@ -119,7 +119,7 @@ impl Rig {
         let pid = nix::unistd::Pid::from_raw(self.pid());
         nix::sys::signal::kill(pid, signal).expect("signalled");
         let begin = Instant::now();
-        while signal == nix::sys::signal::Signal::SIGSTOP && !is_stopped(child.id()) {
+        while signal == nix::sys::signal::Signal::SIGSTOP && !is_stopped(self.pid()) {
             assert!(begin.elapsed() < Duration::from_secs(10), "it does not stop");
             std::thread::yield_now();
         }
@@ -384,7 +384,7 @@ fn merge(into: &mut Value, extra: Value) {
 }
 
 /// Whether every thread of a process is stopped: threads that run stop a moment after the signal.
-fn is_stopped(pid: u32) -> bool {
+fn is_stopped(pid: i32) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a running process");
     threads.flatten().all(|thread| {
         let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();

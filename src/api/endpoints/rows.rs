@@ -1,17 +1,18 @@
 //! The rows of the table.
 
 use super::super::{
-    aliases, audit, definitions, entrance, instances, jobs, letters, openapi, operations, pending, problem,
-    queries, schedules, search, verbs, watch,
+    aliases, audit, definitions, entrance, instances, jobs, openapi, operations, pending, problem, queries,
+    schedules, search, verbs, watch,
 };
+use super::letter_rows::of_letters;
 use super::{Access, Endpoint, Place, Role, Rows};
 use crate::kernel::subject::Tenancy;
 
 /// The parameters of a page of a list.
 const PAGE: &[&str] = &["after", "limit"];
 
-const VIEWER: Access = Access::Needs(Role::Viewer);
-const OPERATOR: Access = Access::Needs(Role::Operator);
+pub(super) const VIEWER: Access = Access::Needs(Role::Viewer);
+pub(super) const OPERATOR: Access = Access::Needs(Role::Operator);
 const ADMIN: Access = Access::Needs(Role::Admin);
 
 /// All endpoints.
@@ -237,7 +238,7 @@ fn of_the_cluster() -> Vec<Endpoint> {
 }
 
 /// Without multi-tenancy the tenant segment is absent, as it is in subjects.
-const fn tenant_rows(tenancy: Tenancy) -> Rows {
+pub(super) const fn tenant_rows(tenancy: Tenancy) -> Rows {
     let prefix = match tenancy {
         Tenancy::Multi => entrance::TENANT_PREFIX,
         Tenancy::Single => "/v1",
@@ -474,49 +475,6 @@ fn of_tenants(tenancy: Tenancy) -> Vec<Endpoint> {
             "Resume a schedule",
             schedules::resume,
         )
-        .by_owner(),
-    ]
-}
-
-/// Inputs that could not be applied.
-fn of_letters(tenancy: Tenancy) -> Vec<Endpoint> {
-    let rows = tenant_rows(tenancy);
-    vec![
-        rows.get(
-            "/dead-letters",
-            VIEWER,
-            "List the dead letters",
-            queries::dead_letters,
-        )
-        .knows(queries::LETTERS),
-        rows.get(
-            "/dead-letters/count",
-            VIEWER,
-            "Count the dead letters by what they have in common",
-            queries::count_dead_letters,
-        )
-        .knows(queries::LETTER_COUNT),
-        rows.get(
-            "/dead-letters/{id}",
-            VIEWER,
-            "Show a dead letter: its input, what is expected, and what a retry would come to",
-            queries::dead_letter,
-        ),
-        rows.post(
-            "/dead-letters/{id}/retry",
-            OPERATOR,
-            "Process a dead letter again, as it came or with edited data",
-            letters::retry,
-        )
-        .body()
-        .by_owner(),
-        rows.post(
-            "/dead-letters/{id}/discard",
-            OPERATOR,
-            "Give a dead letter up",
-            letters::discard,
-        )
-        .body()
         .by_owner(),
     ]
 }

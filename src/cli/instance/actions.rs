@@ -73,19 +73,14 @@ fn row(name: &NameArguments, action: &Value) -> Value {
         quoted(&name.saga),
         quoted(&name.key)
     );
-    for part in other {
-        command.push_str(&format!(" {}", quoted(part)));
-    }
-    for step in step {
-        command.push_str(&format!(" --step {}", quoted(step)));
-    }
-    for item in item {
-        command.push_str(&format!(" --item {item}"));
-    }
+    let other_word = other.map(|other| format!(" {}", quoted(other)));
+    let step_option = step.map(|step| format!(" --step {}", quoted(step)));
+    let item_option = item.map(|item| format!(" --item {item}"));
+    command.extend([other_word, step_option, item_option].into_iter().flatten());
     let outcomes = action["as"].as_array().into_iter().flatten();
     let outcomes: Vec<&str> = outcomes.filter_map(Value::as_str).collect();
     if !outcomes.is_empty() {
-        command.push_str(&format!(" --as {}", outcomes.join("|")));
+        command.extend([" --as ", &outcomes.join("|")]);
     }
     if action["ended"] == true {
         command.push_str(" --ended --yes");

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_packed_is_unpacked_and_takes_no_more_than_a_byte_besides() {
+    fn an_input_is_unpacked_as_it_was_and_takes_a_byte_more_at_most() {
         let text = r#"{"sku":"tea-01","qty":2}"#.repeat(40);
         for plain in [&b""[..], b"a", text.as_bytes()] {
             let row = packed(plain);

@@ -4,7 +4,7 @@ use prometheus::{IntCounter, IntCounterVec, IntGauge, Registry};
 
 use super::register::{counter, counters, gauge};
 
-/// What becomes of the records of the audit.
+/// What happens to the records of the audit.
 #[derive(Debug)]
 pub struct AuditSeries {
     /// Records that the broker has stored.
@@ -16,12 +16,16 @@ pub struct AuditSeries {
 }
 
 impl AuditSeries {
-    pub(super) fn new(registry: &Registry) -> Self {
-        let dropped = "Audit records that were not stored, by reason.";
+    pub(super) fn new(r: &Registry) -> Self {
         Self {
-            stored: counter(registry, "audit_records_stored_total", "Audit records stored."),
-            dropped: counters(registry, "audit_records_dropped_total", dropped, &["reason"]),
-            waiting: gauge(registry, "audit_records_waiting", "Audit records not stored yet."),
+            stored: counter(r, "audit_records_stored_total", "Audit records stored."),
+            dropped: counters(
+                r,
+                "audit_records_dropped_total",
+                "Audit records that were not stored, by reason.",
+                &["reason"],
+            ),
+            waiting: gauge(r, "audit_records_waiting", "Audit records not stored yet."),
         }
     }
 }
