@@ -3,7 +3,7 @@
 use crate::app::exit::{self, Failure};
 
 /// Whether the URL is one of this machine.
-pub(super) fn is_here(url: &reqwest::Url) -> bool {
+fn is_here(url: &reqwest::Url) -> bool {
     let host = url.host_str().unwrap_or_default();
     let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
     host == "localhost" || address.is_ok_and(|address| address.is_loopback())

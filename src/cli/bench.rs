@@ -45,6 +45,9 @@ pub struct BenchArguments {
     /// Maximum number of messages in one atomic publish batch (`broker.nats.publish_batch_max`); 1: no batches.
     #[arg(long, default_value_t = 1, requires = "nats", value_name = "MESSAGES", value_parser = clap::value_parser!(u16).range(1..=1_000))]
     publish_batch: u16,
+    /// Largest input that is kept with the history (`storage.keep_input_bytes`); 0: none.
+    #[arg(long, default_value_t = 65_536, value_name = "BYTES")]
+    keep_input_bytes: u64,
     /// Data folder; default: a new temporary folder.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -76,6 +79,7 @@ pub fn bench(arguments: &BenchArguments) -> Result<(), Failure> {
         dispatch: arguments.dispatch,
         broker,
         publish_batch: usize::from(arguments.publish_batch),
+        keep_input_bytes: arguments.keep_input_bytes,
         dir: arguments.dir.clone(),
     };
     let report = bench::run(&plan)?;

@@ -9,7 +9,7 @@ use clap::Args;
 use reqwest::StatusCode;
 use serde_json::Value;
 
-use super::addresses::{at_port, is_here, safe_for_tokens};
+use super::addresses::{at_port, safe_for_tokens};
 use super::output::OutputArguments;
 use super::profile::{Profile, Profiles};
 use super::server_events::{Reading, ServerEvent};

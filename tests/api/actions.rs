@@ -221,7 +221,7 @@ async fn a_possible_action_is_done_and_any_other_is_refused_for_the_reason_given
             });
             for (url, body) in requests(&path, &action) {
                 let answer = ask(&rig, &url, &body).await;
-                let told = answer.is_problem(409, "SR0504");
+                let told = answer.is_problem(409, "SR0503");
                 assert_eq!(told["detail"], refused["reason"], "{state:?}: {refused}");
             }
         }
@@ -242,7 +242,7 @@ async fn a_possible_action_is_done_and_any_other_is_refused_for_the_reason_given
         }
     }
     let missing = get(&rig, &format!("{}/actions", instance("acme", "pay", "nobody"))).await;
-    missing.is_problem(404, "SR0503");
+    missing.is_problem(404, "SR0502");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -234,7 +234,7 @@ async fn an_order_that_cannot_be_carried_out_is_refused_and_too_many_instances_f
         order
     };
     for (order, told) in [
-        (with("verb", json!("delete")), "unknown variant"),
+        (with("verb", json!("destroy")), "unknown variant"),
         (with("filter", json!({})), "needs a `filter`"),
         (with("filter", json!({"fase": "running"})), "fase"),
         (with("filter", json!({"phase": "stopped"})), "is not one of"),

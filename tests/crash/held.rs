@@ -230,7 +230,12 @@ async fn commands_of_an_adopted_folder_wait_for_a_decision_also_over_a_restart()
         "paid by hand",
         "compared with the upstreams",
     ] {
-        let audited = |line: &&str| line.contains("\"target\":\"audit\"") && line.contains(reason);
+        // The request for it has a line of its own.
+        let audited = |line: &&str| {
+            line.contains("\"target\":\"audit\"")
+                && line.contains(reason)
+                && !line.contains("a request for a change")
+        };
         assert_eq!(log.lines().filter(audited).count(), 1, "{reason}");
     }
 }

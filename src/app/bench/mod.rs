@@ -35,6 +35,8 @@ pub struct Plan {
     pub broker: Where,
     /// Messages that are stored by one atomic batch where so many wait, on NATS.
     pub publish_batch: usize,
+    /// Largest input that is kept with the history, in bytes as it is stored.
+    pub keep_input_bytes: u64,
     pub dir: Option<PathBuf>,
 }
 
@@ -214,6 +216,7 @@ fn manifest(plan: &Plan, dir: &std::path::Path, url: Option<String>) -> Result<M
     manifest.data_dir = dir.join("data");
     manifest.shards = plan.shards;
     manifest.dispatch = plan.dispatch;
+    manifest.storage.keep_input_bytes = plan.keep_input_bytes;
     manifest.tenants = Some(TenantList::Any);
     manifest.streams.start = StartPosition::New;
     if let Some(url) = url {
