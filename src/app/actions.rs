@@ -129,7 +129,10 @@ impl Trial<'_> {
             (action("pause"), operate(OperationVerb::Pause)),
             (action("resume"), operate(OperationVerb::Resume)),
             (kill, operate(OperationVerb::Kill)),
-            (action("retry"), Control::Retry),
+            (
+                action("retry"),
+                Control::DecideStuck(decision(Verdict::Retry, None, None)),
+            ),
             (action("try-now"), operate(OperationVerb::TryNow { step: None })),
             (again, operate(OperationVerb::Rerun { found })),
             (action("restart"), operate(restart)),
@@ -244,16 +247,10 @@ impl Trial<'_> {
         verdict: Verdict,
         (step, item): (String, Option<u32>),
     ) -> Option<Action> {
-        let decision = |found| StuckDecision {
-            verdict,
-            step: Some(step.clone()),
-            item,
-            by: String::new(),
-            reason: String::new(),
-            found,
-            result: None,
+        let is_good = |found| {
+            let decision = decision(verdict, Some((step.clone(), item)), found);
+            self.decides(decision)
         };
-        let is_good = |found| self.decides(decision(found));
         let mut outcomes = Vec::new();
         if !is_good(None) {
             let result = "{}".to_owned();
@@ -304,6 +301,20 @@ impl Trial<'_> {
             origin: Origin::Local,
             body: InputBody::Control(control),
         }
+    }
+}
+
+/// A decision about a step or, without one, about all that is stuck.
+fn decision(verdict: Verdict, at: Option<(String, Option<u32>)>, found: Option<Found>) -> StuckDecision {
+    let (step, item) = at.map_or((None, None), |(step, item)| (Some(step), item));
+    StuckDecision {
+        verdict,
+        step,
+        item,
+        by: String::new(),
+        reason: String::new(),
+        found,
+        result: None,
     }
 }
 

@@ -232,10 +232,11 @@ async fn a_possible_action_is_done_and_any_other_is_refused_for_the_reason_given
                 let path = state.reach(&rig, &format!("{state:?}-{count}")).await;
                 let (url, body) = requests(&path, action).swap_remove(at);
                 let answer = ask(&rig, &url, &body).await;
-                assert_eq!(answer.status, 200, "{state:?}: {action}: {answer:?}");
-                assert_eq!(
-                    answer.json()["outcome"]["state"],
-                    "applied",
+                let outcome = &answer.json()["outcome"];
+                // What is paused keeps signals until it is resumed.
+                let is_kept = outcome["reason"] == "paused" && action["action"] == "signals/{name}";
+                assert!(
+                    is_kept || outcome["state"] == "applied",
                     "{state:?}: {action}: {answer:?}"
                 );
             }
