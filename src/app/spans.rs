@@ -33,7 +33,7 @@ pub(super) struct Sender {
 /// Collects spans from now on and sends them, if the manifest says where.
 ///
 /// # Errors
-/// [`StartError::Telemetry`]: the settings cannot be used; [`ConfigError::OpenToEverybody`] for the file of headers.
+/// [`StartError::Telemetry`]: the settings cannot be used; `ConfigError::OpenToEverybody` for the file of headers.
 pub(super) fn begin(node: &Node) -> Result<Option<Sender>, StartError> {
     let (manifest, metrics) = (&node.manifest, &node.metrics);
     let Some(settings) = &manifest.telemetry.otlp else {

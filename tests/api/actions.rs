@@ -204,7 +204,10 @@ async fn a_possible_action_is_done_and_any_other_is_refused_for_the_reason_given
             State::Stuck,
             &["cancel", "kill", "pause", "resolve", "retry", "skip"],
         ),
-        (State::BackingOff, &["cancel", "kill", "pause", "skip", "try-now"]),
+        (
+            State::BackingOff,
+            &["cancel", "kill", "pause", "skip", "timers/{name}/fire", "try-now"],
+        ),
     ] {
         let path = state.reach(&rig, &format!("{state:?}-0")).await;
         let listed = actions(&rig, &path).await;
