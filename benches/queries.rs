@@ -82,7 +82,7 @@ apiVersion: sagas/v1
 kind: Effect
 name: ring
 http: {method: POST, url: "${upstreams.nobody}/ring", body: "${input}"}
-timeout: {total: 1h}
+timeout: {total: 10s}
 retry: {attempts: 20, backoff: {initial: 10m, max: 10m}}
 "#;
 
@@ -175,7 +175,7 @@ async fn get(rig: &Rig, path: &str) -> Vec<u8> {
 async fn count(rig: &Rig, query: &str) -> u64 {
     let body = get(rig, &format!("/v1/tenants/{TENANT}/instances/count?{query}")).await;
     let answer: Value = serde_json::from_slice(&body).unwrap();
-    answer["count"].as_u64().unwrap()
+    answer["instances"].as_u64().unwrap()
 }
 
 async fn questions(rig: &Rig) {

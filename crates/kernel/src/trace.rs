@@ -13,26 +13,39 @@ pub const HEADER: &str = "traceparent";
 
 static TRACE: LazyLock<ContextKey> = LazyLock::new(|| hash_derive_key_context("saga-runner trace v1"));
 
+const HEX: &[u8; 16] = b"0123456789abcdef";
+
 /// The `traceparent` of an instance whose beginning belongs to no trace; `start` is the id of the event or request that began it.
 #[must_use]
 pub fn of_life(cluster: ClusterId, instance: &InstanceId, start: &str) -> String {
-    let mut hasher = blake3::Hasher::new_from_context_key(&TRACE);
-    hasher.update(&cluster.0);
     let parts = [
         instance.tenant.as_str(),
         instance.saga.as_str(),
         instance.key.as_str(),
         start,
     ];
+    // Hashed at once: each start of an instance without a trace pays for this.
+    let mut bytes = Vec::with_capacity(256);
+    bytes.extend_from_slice(&cluster.0);
     for part in parts {
-        hasher.update(&(part.len() as u64).to_le_bytes());
-        hasher.update(part.as_bytes());
+        bytes.extend_from_slice(&(part.len() as u64).to_le_bytes());
+        bytes.extend_from_slice(part.as_bytes());
     }
-    let digest = hasher.finalize().to_hex();
+    let mut hasher = blake3::Hasher::new_from_context_key(&TRACE);
+    hasher.update(&bytes);
+    let mut digest = [0; 24];
+    hasher.finalize_xof().fill(&mut digest);
     let mut text = String::with_capacity(KNOWN + 3);
-    for part in ["00-", &digest[..32], "-", &digest[32..48], "-01"] {
-        text.push_str(part);
+    text.push_str("00-");
+    for (at, byte) in digest.into_iter().enumerate() {
+        if at == 16 {
+            text.push('-');
+        }
+        for digit in [byte >> 4, byte & 15] {
+            text.push(char::from(HEX[usize::from(digit)]));
+        }
     }
+    text.push_str("-01");
     text
 }
 
