@@ -129,6 +129,10 @@ impl Archiver {
         let (Some(running), Some(broker)) = (self.node.running(), self.node.broker()) else {
             return Ok(true);
         };
+        // What another process may have changed meanwhile, or an operator has not released, must not stand in the archive as the last.
+        if !running.keeper().is_some_and(|keeper| keeper.may_send_for_all()) {
+            return Ok(true);
+        }
         let (mut waiting, mut is_whole, mut trouble) = (0, true, None);
         for shard in running.shards.all() {
             if shard.status.state() != ShardState::Running {
