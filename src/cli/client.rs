@@ -66,6 +66,13 @@ pub struct TenantArguments {
     tenant: Option<String>,
 }
 
+impl TenantArguments {
+    /// As the command line or its environment names it.
+    pub fn named(&self) -> Option<&str> {
+        self.tenant.as_deref()
+    }
+}
+
 /// What commands about the things of a tenant have in common: how they print, whose things they are, and who answers.
 #[derive(Debug, Clone, Args)]
 pub struct CommonArguments {

@@ -55,6 +55,7 @@ pub struct Column {
     title: &'static str,
     part: Part,
     is_wide: bool,
+    is_whole: bool,
     judge: Option<fn(&str) -> Mood>,
 }
 
@@ -74,6 +75,7 @@ impl Column {
             title,
             part,
             is_wide: false,
+            is_whole: false,
             judge: None,
         }
     }
@@ -108,6 +110,15 @@ impl Column {
     pub const fn wide(self) -> Self {
         Self {
             is_wide: true,
+            ..self
+        }
+    }
+
+    /// Never cut: what is to be copied.
+    #[must_use]
+    pub const fn whole(self) -> Self {
+        Self {
+            is_whole: true,
             ..self
         }
     }
@@ -294,7 +305,7 @@ impl People {
     fn cell(&self, column: &Column, item: &Value) -> Cell {
         let text = self.text(column, item);
         let mood = column.judge.map_or(Mood::Plain, |judge| judge(&text));
-        let cell = Cell::new(self.cut(&diagnostics::plain(&text)));
+        let cell = Cell::new(self.cut(column, &diagnostics::plain(&text)));
         let color = match mood {
             Mood::Plain => return cell,
             Mood::Good => Color::Green,
@@ -320,8 +331,8 @@ impl People {
         }
     }
 
-    fn cut(&self, text: &str) -> String {
-        if self.is_wide || text.chars().count() <= CELL_CHARS_MAX {
+    fn cut(&self, column: &Column, text: &str) -> String {
+        if self.is_wide || column.is_whole || text.chars().count() <= CELL_CHARS_MAX {
             return text.to_owned();
         }
         let mut cut: String = text.chars().take(CELL_CHARS_MAX - 1).collect();

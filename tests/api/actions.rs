@@ -2,6 +2,8 @@
 //! list gives.
 
 use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -18,10 +20,12 @@ name: patient
 start: Patient.Opened
 key: {"Patient.*": event.data.patient}
 state: {init: {heard: []}}
+handlers:
+  Patient.Divided: {set: {heard: "${state.heard + [100 / event.data.by]}"}}
 timers:
   remind: {after: 1h, set: {heard: "${state.heard + [0]}"}}
 steps:
-  ask: {wait: {signal: go, timeout: 1h}}
+  ask: {wait: {signal: go, timeout: 1h}, set: {heard: "${has(signal.n) ? state.heard + [signal.n] : state.heard}"}}
 "#;
 
 const PAY: &str = r#"
@@ -249,33 +253,106 @@ async fn a_possible_action_is_done_and_any_other_is_refused_for_the_reason_given
     missing.is_problem(404, "SR0502");
 }
 
+/// Carries out a line of a shell, in which `saga-runner` is the program under test.
+async fn shell(rig: &Rig, line: &str) -> Output {
+    let program = Path::new(env!("CARGO_BIN_EXE_saga-runner"));
+    let folder = program.parent().expect("a folder");
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", line])
+        .env("PATH", format!("{}:/usr/bin:/bin", folder.display()))
+        .env("SAGA_RUNNER_URL", rig.url(""))
+        .stdin(Stdio::null());
+    tokio::task::spawn_blocking(move || command.output().expect("it runs"))
+        .await
+        .expect("waited")
+}
+
+/// The commands that are listed for an instance.
+async fn listed(rig: &Rig, saga: &str, key: &str) -> Vec<String> {
+    let told = cli(rig, &["instance", "actions", saga, key, "--tenant", "acme"]).await;
+    assert!(told.contains("NOT NOW"), "{told}");
+    let commands = told
+        .lines()
+        .filter_map(|line| line.find("saga-runner ").map(|at| line[at..].to_owned()));
+    commands.map(|command| command.trim_end().to_owned()).collect()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_command_line_lists_actions_as_commands_that_work() {
+async fn every_command_that_is_listed_works_as_it_is_printed() {
     let (rig, _services) = running().await;
-    let path = State::Waiting.reach(&rig, "it's-1").await;
-    let told = cli(
+    for state in [State::Waiting, State::Cancelled, State::Stuck, State::BackingOff] {
+        let (saga, _) = state.saga();
+        let key = |number: usize| format!("{state:?}'s-{number}");
+        state.reach(&rig, &key(0)).await;
+        let count = listed(&rig, saga, &key(0)).await.len();
+        assert!(count >= 3, "{state:?}: {count}");
+        for number in 0..count {
+            let key = key(number + 1);
+            state.reach(&rig, &key).await;
+            let commands = listed(&rig, saga, &key).await;
+            // One of what is to be chosen, and a reason.
+            let line = commands[number]
+                .replace("done|not_done", "not_done")
+                .replace("TEXT", "'a test'");
+            let output = shell(&rig, &line).await;
+            assert!(output.status.success(), "{line}: {output:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_dead_letter_that_blocks_an_instance_is_retried_or_discarded_as_listed() {
+    let (rig, _services) = running().await;
+    for (number, verb) in ["retry", "discard"].into_iter().enumerate() {
+        let key = format!("b-{number}");
+        let path = State::Waiting.reach(&rig, &key).await;
+        let poison = json!({"patient": key, "by": 0});
+        send(&rig, "acme", &format!("p-{number}"), "Patient.Divided", poison).await;
+        until(&rig, &path, |view| view["blocked_by"]["dead_letter"].is_object()).await;
+        let commands = listed(&rig, "patient", &key).await;
+        let wanted = format!("saga-runner dead-letter {verb}");
+        let line = commands
+            .iter()
+            .find(|line| line.starts_with(&wanted))
+            .expect(verb);
+        let output = shell(&rig, line).await;
+        assert!(output.status.success(), "{line}: {output:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_signal_is_sent_by_the_command_line_with_its_data() {
+    let (rig, _services) = running().await;
+    let path = State::Waiting.reach(&rig, "s-1").await;
+    let name = ["instance", "signal", "patient", "s-1", "go"];
+    let refused = cli_output(
         &rig,
-        &["instance", "actions", "patient", "it's-1", "--tenant", "acme"],
+        &[&name[..], &["--data", "[1]", "--tenant", "acme"]].concat(),
     )
     .await;
-    let command = r"saga-runner instance signal patient 'it'\''s-1' go";
-    assert!(told.contains(command), "{told}");
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(
-        told.contains("NOT NOW") && told.contains("is not paused"),
+        refused.status.code() == Some(64) && told.contains("--data must be a JSON object"),
         "{told}"
     );
-    let signal = [
-        "instance", "signal", "patient", "it's-1", "go", "--data", "{}", "--tenant", "acme", "--wait",
-    ];
-    cli(&rig, &signal).await;
-    until(&rig, &path, |view| view["phase"] == "completed").await;
-    let told = cli(
+    cli(
         &rig,
-        &["instance", "actions", "patient", "it's-1", "--tenant", "acme"],
+        &[
+            &name[..],
+            &["--data", r#"{"n": 7}"#, "--tenant", "acme", "--wait"],
+        ]
+        .concat(),
     )
     .await;
-    assert!(
-        told.contains("saga-runner instance delete patient") && !told.contains("instance pause"),
-        "{told}"
-    );
+    let view = until(&rig, &path, |view| view["phase"] == "completed").await;
+    assert_eq!(view["state"]["heard"], json!([7]), "{view}");
+}
+
+async fn cli_output(rig: &Rig, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_saga-runner"));
+    command.args(arguments).args(["--url", &rig.url("")]);
+    tokio::task::spawn_blocking(move || command.output().expect("it runs"))
+        .await
+        .expect("waited")
 }

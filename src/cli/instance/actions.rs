@@ -18,11 +18,11 @@ pub struct ActionsArguments {
 const POSSIBLE: &[Column] = &[
     Column::value("ACTION", "/action"),
     Column::value("ON", "/on"),
-    Column::value("COMMAND", "/command"),
+    Column::value("COMMAND", "/command").whole(),
 ];
 const REFUSED: &[Column] = &[
     Column::value("NOT NOW", "/action"),
-    Column::value("WHY", "/reason"),
+    Column::value("WHY", "/reason").whole(),
 ];
 
 pub fn actions(arguments: &ActionsArguments) -> Result<(), Failure> {
@@ -32,7 +32,8 @@ pub fn actions(arguments: &ActionsArguments) -> Result<(), Failure> {
     let answer = client.get(&path)?;
     name.common.output.shown(&answer, || {
         let possible = answer["possible"].as_array().into_iter().flatten();
-        let letter = answer["dead_letter"].as_str().into_iter().flat_map(letter);
+        let letter = answer["dead_letter"].as_str().into_iter();
+        let letter = letter.flat_map(|id| letter_rows(name, id));
         let rows: Vec<Value> = possible.map(|action| row(name, action)).chain(letter).collect();
         if rows.is_empty() {
             out::line("nothing can be done to it now")?;
@@ -73,10 +74,14 @@ fn row(name: &NameArguments, action: &Value) -> Value {
         quoted(&name.saga),
         quoted(&name.key)
     );
-    let other_word = other.map(|other| format!(" {}", quoted(other)));
+    let option = if verb.ends_with("-timer") { " --timer" } else { "" };
+    let other_word = other.map(|other| format!("{option} {}", quoted(other)));
     let step_option = step.map(|step| format!(" --step {}", quoted(step)));
     let item_option = item.map(|item| format!(" --item {item}"));
     command.extend([other_word, step_option, item_option].into_iter().flatten());
+    if let Some(tenant) = name.common.tenant.named() {
+        command.extend([" --tenant ", &quoted(tenant)]);
+    }
     let outcomes = action["as"].as_array().into_iter().flatten();
     let outcomes: Vec<&str> = outcomes.filter_map(Value::as_str).collect();
     if !outcomes.is_empty() {
@@ -99,9 +104,11 @@ fn row(name: &NameArguments, action: &Value) -> Value {
 }
 
 /// What may be decided about the dead letter that blocks the instance.
-fn letter(id: &str) -> [Value; 2] {
-    ["retry", "discard"].map(|verb| {
-        let command = format!("saga-runner dead-letter {verb} {id}");
+fn letter_rows(name: &NameArguments, id: &str) -> [Value; 2] {
+    let tenant = name.common.tenant.named();
+    let tenant = tenant.map_or_else(String::new, |tenant| format!(" --tenant {}", quoted(tenant)));
+    [("retry", ""), ("discard", " --yes")].map(|(verb, agreed)| {
+        let command = format!("saga-runner dead-letter {verb} {id}{tenant}{agreed}");
         json!({"action": verb, "on": format!("dead letter {id}"), "command": command})
     })
 }

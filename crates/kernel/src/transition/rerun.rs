@@ -57,12 +57,14 @@ pub fn restart_obstacle(
     let of_input = || {
         match event {
         None => record.input.is_none().then(|| {
-            "an event has started it that is no longer in its stream, or came by an alias: publish the event again, with another \
-             id, where `reuse` of the saga allows it, or retry the instance"
+            "the event that has started it is no longer kept, or came by an alias: publish it again, with another id, where \
+             `reuse` of the saga allows it, or retry the instance"
                 .to_owned()
         }),
-        Some(event) => (record.input.is_some() || !seen::is_start(record, event.event_id.as_str()))
-            .then(|| format!("event {} has not started it", event.event_id)),
+        Some(event) => {
+            let is_other = record.input.is_some() || !seen::is_start(record, event.event_id.as_str());
+            is_other.then(|| format!("event {} has not started it", event.event_id))
+        }
     }
     };
     of_instance(record)

@@ -18,10 +18,6 @@ impl Run<'_> {
         entry: HistoryEntry,
         log_sequence: u64,
     ) -> Result<(), StorageError> {
-        let is_input = !matches!(
-            entry.outcome,
-            HistoryOutcome::Retried { .. } | HistoryOutcome::Edited { .. } | HistoryOutcome::Discarded { .. }
-        );
         let mut notes = entry.notes;
         if matches!(input.origin, Origin::Edited { .. }) {
             notes.push(Note::Edited);
@@ -42,10 +38,9 @@ impl Run<'_> {
         match &input.body {
             // Its row says all that there is to it.
             InputBody::Timer { .. } => Ok(()),
-            body if is_input => self
+            body => self
                 .batch
                 .put_input(log_sequence, body, self.ground.keep.input_bytes),
-            _ => Ok(()),
         }
     }
 }
