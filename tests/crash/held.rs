@@ -73,10 +73,28 @@ pub async fn release(rig: &Rig, number: u16) {
     }
 }
 
+/// Ends where an event says so, and tells that three seconds have passed.
+const DOOR: &str = r#"
+apiVersion: sagas/v1
+kind: Saga
+name: door
+start: Door.Opened
+key: {"Door.*": event.data.door}
+state: {init: {rung: false}}
+timers:
+  chime: {after: 3s, set: {rung: true}}
+machine:
+  initial: open
+  states:
+    open: {handlers: {Door.Closed: {to: closed}}}
+    closed: {final: true}
+"#;
+
 /// A runner whose folder is a copy of a state with three calls under way, and the bank that knows them; adopted by name.
-async fn adopted(server: &NatsServer) -> (Rig, Arc<Bank>) {
+async fn adopted(server: &NatsServer, storage: Value) -> (Rig, Arc<Bank>) {
     let (bank, url) = Bank::open(Duration::from_mins(1)).await;
     let extra = json!({
+        "storage": storage,
         "shards": 1,
         "dispatch": "local",
         "upstreams": {"bank": url},
@@ -85,6 +103,7 @@ async fn adopted(server: &NatsServer) -> (Rig, Arc<Bank>) {
     });
     let mut rig = Rig::new(Some(server.url()), "30m", Duration::ZERO, extra).await;
     rig.clear_definitions();
+    rig.add_saga("door", DOOR);
     for answer in ["retry", "ask"] {
         rig.add_saga(answer, &saga(answer));
         rig.add_effect(&format!("pay-{answer}"), &effect(answer, 10, "1m"));
@@ -167,7 +186,7 @@ async fn listed(rig: &Rig) -> Vec<Value> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commands_of_an_adopted_folder_wait_for_a_decision_also_over_a_restart() {
     let server = NatsServer::start();
-    let (mut rig, bank) = adopted(&server).await;
+    let (mut rig, bank) = adopted(&server, json!({})).await;
     let mut calls = bank.calls();
     until_not_ready(&rig, "saga-runner shard pending 0").await;
     let unknown = "00000000-0000-0000-0000-000000000000";
@@ -238,4 +257,25 @@ async fn commands_of_an_adopted_folder_wait_for_a_decision_also_over_a_restart()
         };
         assert_eq!(log.lines().filter(audited).count(), 1, "{reason}");
     }
+}
+
+/// What another process may have changed meanwhile would stand in the archive as the last.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_adopted_folder_archives_nothing_before_it_is_released() {
+    let server = NatsServer::start();
+    let storage = json!({"keep_ended": "1ms", "archive": {}});
+    let (rig, _bank) = adopted(&server, storage).await;
+    until_not_ready(&rig, "saga-runner shard pending 0").await;
+    for (key, event) in [("d-1", "Opened"), ("d-1", "Closed"), ("d-2", "Opened")] {
+        rig.send("Door", key, event, json!({"door": key})).await;
+    }
+    rig.wait_for("door", "d-1", |view| view["ended"].is_string())
+        .await;
+    // The archive looks every second.
+    rig.wait_for("door", "d-2", |view| view["state"]["rung"] == true)
+        .await;
+    let view = rig.instance("door", "d-1").await.expect("it is kept");
+    assert_eq!(view["archived"], Value::Null, "{view}");
+    release(&rig, 0).await;
+    rig.wait_for("door", "d-1", |view| view["archived"] == true).await;
 }
