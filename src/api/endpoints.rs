@@ -79,7 +79,7 @@ pub struct Endpoint {
     /// Whether it reads a body.
     pub has_body: bool,
     /// The query parameters that it knows; any other is refused.
-    pub parameters: &'static [&'static str],
+    pub parameters: Vec<&'static str>,
     pub kind: Kind,
     pub answers: Answers,
     /// What it does, in a sentence.
@@ -130,16 +130,17 @@ impl Endpoint {
         self
     }
 
-    const fn knows(mut self, parameters: &'static [&'static str]) -> Self {
-        self.parameters = parameters;
+    /// These query parameters, besides those that were named before.
+    fn knows(mut self, parameters: &[&'static str]) -> Self {
+        self.parameters.extend(parameters);
         self
     }
 
     /// A request to an instance, whose outcome may be waited for.
-    const fn request(mut self) -> Self {
+    fn request(mut self) -> Self {
         self.has_body = true;
         self.kind = Kind::Request;
-        self.parameters = &["wait"];
+        self.parameters.push("wait");
         self
     }
 
@@ -225,7 +226,7 @@ impl Rows {
             place: self.place,
             is_of_tenant: self.is_of_tenant,
             has_body: false,
-            parameters: &[],
+            parameters: Vec::new(),
             kind: Kind::Plain,
             summary,
             handler,

@@ -85,34 +85,6 @@ pub const LETTER_FILTER: &[&str] = &[
     "older_than",
     "newer_than",
 ];
-/// Those of the list.
-pub const LETTERS: &[&str] = &[
-    "saga",
-    "key",
-    "key_prefix",
-    "reason",
-    "kind",
-    "stream",
-    "subject_prefix",
-    "older_than",
-    "newer_than",
-    "after",
-    "limit",
-];
-/// Those of the count.
-pub const LETTER_COUNT: &[&str] = &[
-    "saga",
-    "key",
-    "key_prefix",
-    "reason",
-    "kind",
-    "stream",
-    "subject_prefix",
-    "older_than",
-    "newer_than",
-    "by",
-];
-
 /// The query of a list or count of dead letters, or the filter of a job.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]

@@ -21,7 +21,7 @@ use crate::ports::control::{InstanceFilter, InstanceTrait};
 /// Bytes of a condition.
 const CONDITION_BYTES_MAX: usize = 4_096;
 
-/// The query parameters that [`list`] knows.
+/// The query parameters by which [`list`] chooses instances.
 pub const LIST: &[&str] = &[
     "saga",
     "phase",
@@ -32,8 +32,6 @@ pub const LIST: &[&str] = &[
     "older_than",
     "idle_for",
     "where",
-    "after",
-    "limit",
 ];
 /// The query parameters that [`count`] knows.
 pub const COUNT: &[&str] = &["saga", "phase", "blocked_by", "waits_for", "error", "by"];

@@ -16,8 +16,8 @@ use crate::kernel::duration::Millis;
 use crate::kernel::ids::{SagaName, TenantId, TimeMs};
 use crate::ports::control::{AuditFilter, AuditOutcome, time_of};
 
-/// The query parameters that [`of_tenant`] knows.
-pub const OF_TENANT: &[&str] = &[
+/// The query parameters by which records are chosen; [`of_all`] knows `tenant` as well.
+pub const FILTER: &[&str] = &[
     "principal",
     "action",
     "saga",
@@ -26,22 +26,6 @@ pub const OF_TENANT: &[&str] = &[
     "status",
     "since",
     "until",
-    "after",
-    "limit",
-];
-/// The query parameters that [`of_all`] knows.
-pub const OF_ALL: &[&str] = &[
-    "tenant",
-    "principal",
-    "action",
-    "saga",
-    "key",
-    "outcome",
-    "status",
-    "since",
-    "until",
-    "after",
-    "limit",
 ];
 
 #[derive(Debug, Default, Deserialize)]

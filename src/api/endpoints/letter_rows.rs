@@ -2,7 +2,7 @@
 
 use super::super::{letters, queries};
 use super::Endpoint;
-use super::rows::{OPERATOR, VIEWER, tenant_rows};
+use super::rows::{OPERATOR, PAGE, VIEWER, tenant_rows};
 use crate::kernel::subject::Tenancy;
 
 /// Inputs that could not be applied.
@@ -15,14 +15,16 @@ pub(super) fn of_letters(tenancy: Tenancy) -> Vec<Endpoint> {
             "List the dead letters",
             queries::dead_letters,
         )
-        .knows(queries::LETTERS),
+        .knows(queries::LETTER_FILTER)
+        .knows(PAGE),
         rows.get(
             "/dead-letters/count",
             VIEWER,
             "Count the dead letters by what they have in common",
             queries::count_dead_letters,
         )
-        .knows(queries::LETTER_COUNT),
+        .knows(queries::LETTER_FILTER)
+        .knows(&["by"]),
         rows.get(
             "/dead-letters/{id}",
             VIEWER,

@@ -9,7 +9,7 @@ use super::{Access, Endpoint, Place, Role, Rows};
 use crate::kernel::subject::Tenancy;
 
 /// The parameters of a page of a list.
-const PAGE: &[&str] = &["after", "limit"];
+pub(super) const PAGE: &[&str] = &["after", "limit"];
 
 pub(super) const VIEWER: Access = Access::Needs(Role::Viewer);
 pub(super) const OPERATOR: Access = Access::Needs(Role::Operator);
@@ -110,7 +110,9 @@ fn of_the_process() -> Vec<Endpoint> {
             "List the requests for changes of all tenants and of operators, newest first",
             audit::of_all,
         )
-        .knows(audit::OF_ALL),
+        .knows(&["tenant"])
+        .knows(audit::FILTER)
+        .knows(PAGE),
         rows.get(
             "/admin/breakers",
             VIEWER,
@@ -256,7 +258,8 @@ fn of_instances(tenancy: Tenancy) -> Vec<Endpoint> {
     let one = |rest: &str| format!("{list}/{{key}}{rest}");
     vec![
         rows.get("/instances", VIEWER, "List instances across sagas", search::list)
-            .knows(search::LIST),
+            .knows(search::LIST)
+            .knows(PAGE),
         rows.get(
             "/instances/count",
             VIEWER,
@@ -266,9 +269,10 @@ fn of_instances(tenancy: Tenancy) -> Vec<Endpoint> {
         .knows(search::COUNT),
         rows.post(list, OPERATOR, "Start an instance", instances::start)
             .request()
-            .knows(&["wait", "wait_for"]),
+            .knows(&["wait_for"]),
         rows.get(list, VIEWER, "List the instances of a saga", instances::list)
-            .knows(&["blocked", "after", "limit"]),
+            .knows(&["blocked"])
+            .knows(PAGE),
         rows.get(&one(""), VIEWER, "Show an instance", instances::show)
             .knows(&["history"]),
         rows.get(
@@ -443,7 +447,8 @@ fn of_tenants(tenancy: Tenancy) -> Vec<Endpoint> {
             "List the requests for changes of a tenant, newest first",
             audit::of_tenant,
         )
-        .knows(audit::OF_TENANT)
+        .knows(audit::FILTER)
+        .knows(PAGE)
         .here(),
         rows.get(
             "/sagas/{saga}/aliases/{name}/{value}",
