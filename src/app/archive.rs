@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 use super::control::blocking;
 use super::node::Node;
 use super::shards::Shown;
+use super::streams;
 use crate::kernel::ids::InstanceId;
 use crate::kernel::subject;
 use crate::kernel::view::Kept;
@@ -275,17 +276,9 @@ impl Archiver {
             return Ok(());
         };
         let stream = &self.settings.stream;
-        let before = self.node.clock.now().plus_ms(-age.as_i64());
         let state = broker.stream_state(stream).await?;
-        // The first that is young enough; what cannot be read counts as young.
-        let (mut from, mut to) = (state.first_sequence, state.last_sequence + 1);
-        while from < to {
-            let middle = from + (to - from) / 2;
-            match broker.message_at(stream, middle).await? {
-                Some(message) if message.time < before => from = middle + 1,
-                Some(_) | None => to = middle,
-            }
-        }
+        let since = state.told.plus_ms(age.as_i64().saturating_neg());
+        let from = streams::first_since(&*broker, stream, &state, since).await?;
         if from > state.first_sequence {
             broker.trim(stream, from).await?;
         }

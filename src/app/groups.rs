@@ -125,8 +125,8 @@ async fn of_records(
                 let counted = RefCell::new(counted);
                 let wanted = |saga: &SagaName, status: &InstanceStatus| filter.wants(saga, status);
                 // No record is kept: each is counted while it is read.
-                let count = |id: &InstanceId, found: &Found| {
-                    count(&mut counted.borrow_mut(), &in_force, id, found, by);
+                let count = |_: &InstanceId, found: &Found| {
+                    count(&mut counted.borrow_mut(), &in_force, found, by);
                     false
                 };
                 let bound = ListBound {
@@ -154,7 +154,7 @@ async fn of_records(
     Ok(tally.groups(by, incomplete, node.absent_shards()))
 }
 
-fn count(tally: &mut Tally, in_force: &InForce, _id: &InstanceId, found: &Found, by: InstanceTrait) {
+fn count(tally: &mut Tally, in_force: &InForce, found: &Found, by: InstanceTrait) {
     tally.instances += 1;
     let record = found.record();
     let definition = in_force.sagas.by_hash(&record.definition);

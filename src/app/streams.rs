@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::{StartError, archive, cluster, connect_broker, runtime};
 use crate::broker_clock::BrokerClock;
 use crate::config::Manifest;
+use crate::kernel::ids::TimeMs;
 use crate::kernel::input::SourceStream;
 use crate::kernel::subject::{self, Tenancy};
 use crate::ports::broker::{Broker, BrokerError, BucketSpec, StreamSpec, StreamState, WorkflowStreams};
@@ -292,4 +293,31 @@ pub(super) fn workflow(manifest: &Manifest) -> WorkflowStreams {
         commands: name(manifest, SourceStream::WorkflowCommands).to_owned(),
         events: name(manifest, SourceStream::WorkflowEvents).to_owned(),
     }
+}
+
+/// Sequence of the first message that was stored at this time or later; one that cannot be read counts as such.
+///
+/// # Errors
+/// As the broker answers.
+pub(super) async fn first_since(
+    broker: &dyn Broker,
+    stream: &str,
+    state: &StreamState,
+    since: TimeMs,
+) -> Result<u64, BrokerError> {
+    let (first, end) = (state.first_sequence, state.last_sequence + 1);
+    let (mut from, mut to) = (first, end);
+    while from < to {
+        // The first one at first: in most cases it is young enough.
+        let at = if (from, to) == (first, end) {
+            from
+        } else {
+            from + (to - from) / 2
+        };
+        match broker.message_at(stream, at).await? {
+            Some(message) if message.time < since => from = at + 1,
+            Some(_) | None => to = at,
+        }
+    }
+    Ok(from)
 }

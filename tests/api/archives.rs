@@ -1,7 +1,7 @@
 //! Ended instances that go to the archive before they are deleted.
 
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -187,4 +187,46 @@ async fn while_the_archive_is_full_nothing_is_deleted_and_the_process_is_not_rea
     assert_eq!((&shown["archived"], &shown["key"]), (&json!(true), &json!("f-1")));
     rig.kill();
     assert_eq!(entries(&rig), 1);
+}
+
+/// Tells that two seconds have passed.
+const CLOCK: &str = r#"
+apiVersion: sagas/v1
+kind: Saga
+name: clock
+start: Clock.Opened
+key: {"Clock.*": event.data.clock}
+state: {init: {late: false}}
+timers: {bell: {after: 2s, set: {late: true}}}
+steps:
+  hold: {wait: {signal: stop, timeout: 1h}}
+"#;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_entry_that_is_older_than_it_may_be_is_deleted_and_a_younger_one_stays() {
+    let server = NatsServer::start();
+    let archive = json!({"storage": {"keep_ended": "1ms", "archive": {"max_age": "1s"}}});
+    let mut rig = Rig::new(Some(server.url()), "30m", Duration::ZERO, archive).await;
+    rig.add_saga("door", DOOR);
+    rig.add_saga("clock", CLOCK);
+    rig.start().await;
+    let old = open(&rig, "d-old").await;
+    close(&rig, &old).await;
+    until(&rig, &old, |view| view["archived"] == true).await;
+    send(&rig, "acme", "c-1", "Clock.Opened", json!({"clock": "c-1"})).await;
+    until(&rig, &instance("acme", "clock", "c-1"), |view| {
+        view["state"]["late"] == true
+    })
+    .await;
+    // It is looked at once the process has started.
+    rig.kill();
+    rig.start().await;
+    let begin = Instant::now();
+    while get(&rig, &old).await.status != 404 {
+        assert!(begin.elapsed() < Duration::from_secs(30), "{}", rig.log_tail());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let young = open(&rig, "d-young").await;
+    close(&rig, &young).await;
+    until(&rig, &young, |view| view["archived"] == true).await;
 }

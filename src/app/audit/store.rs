@@ -11,7 +11,7 @@ use super::super::node::Node;
 use super::super::streams;
 use crate::kernel::ids::TimeMs;
 use crate::kernel::subject;
-use crate::ports::broker::{Broker, BrokerError, Expect, Publication, PublishError, StreamState};
+use crate::ports::broker::{Broker, BrokerError, Expect, Publication, PublishError};
 use crate::ports::control::AuditRecord;
 use crate::tasks::Task;
 
@@ -174,7 +174,7 @@ async fn trim(node: &Node, broker: &dyn Broker) -> Result<(), BrokerError> {
     }
     let age = i64::try_from(settings.max_age.0).unwrap_or(i64::MAX);
     let oldest = TimeMs(state.told.0.saturating_sub(age));
-    keep_from = keep_from.max(first_since(broker, &settings.name, &state, oldest).await?);
+    keep_from = keep_from.max(streams::first_since(broker, &settings.name, &state, oldest).await?);
     if keep_from > state.first_sequence {
         broker
             .trim(&settings.name, keep_from.min(state.last_sequence + 1))
@@ -182,29 +182,4 @@ async fn trim(node: &Node, broker: &dyn Broker) -> Result<(), BrokerError> {
         tracing::debug!(keep_from, "old records of the audit were deleted");
     }
     Ok(())
-}
-
-/// Sequence of the first record that was stored at this time or later.
-async fn first_since(
-    broker: &dyn Broker,
-    stream: &str,
-    state: &StreamState,
-    since: TimeMs,
-) -> Result<u64, BrokerError> {
-    let (mut from, mut to) = (state.first_sequence, state.last_sequence + 1);
-    while from < to {
-        // The first one at first: in most cases it is young enough.
-        let at = if from == state.first_sequence && to == state.last_sequence + 1 {
-            from
-        } else {
-            from + (to - from) / 2
-        };
-        let found = broker.message_at(stream, at).await?;
-        if found.is_some_and(|message| message.time >= since) {
-            to = at;
-        } else {
-            from = at + 1;
-        }
-    }
-    Ok(from)
 }
