@@ -5,10 +5,12 @@ use std::sync::{Mutex, PoisonError};
 
 use libmdbx::TableFlags;
 
+use saga_runner_partition::storage::rows::Suspect;
 use saga_runner_partition::storage::{
     ReadRows, ReadWork, Snapshots, StorageError, TableIndex, Take, Transactions, Undone, WriteRows, WriteWork,
 };
 
+use super::applying::Applying;
 use super::from_mdbx;
 use super::opening::{self, Bounds, Error, File, Refusal};
 use super::raw::{Cursor, Handle, Put, Read, Transaction, Write};
@@ -27,6 +29,7 @@ pub struct Environment {
     handles: Vec<Handle>,
     /// Held while a transaction writes.
     writer: Mutex<()>,
+    applying: Applying,
 }
 
 impl Environment {
@@ -51,6 +54,7 @@ impl Environment {
             database,
             tables,
             writer: Mutex::new(()),
+            applying: Applying::open(dir)?,
         })
     }
 
@@ -216,6 +220,14 @@ impl Snapshots for Environment {
 impl Transactions for Environment {
     fn transact(&self, work: &mut WriteWork<'_>) -> Result<(), StorageError> {
         Undone::answer(self.write(|view| work(view).carried_out()))
+    }
+
+    fn note_applying(&self, applying: Option<Suspect>) -> Result<(), StorageError> {
+        self.applying.note(applying)
+    }
+
+    fn applying(&self) -> Option<Suspect> {
+        self.applying.read()
     }
 }
 

@@ -3,6 +3,7 @@
 //! Whose the rows are is said by [`crate::storage`]; what they are, by the partition (`crates/partition/`). Synchronous,
 //! and it decides nothing.
 
+mod applying;
 pub mod environment;
 #[cfg(test)]
 mod open_tests;

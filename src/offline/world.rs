@@ -159,6 +159,7 @@ impl World {
             standing: [None; 3],
             initial_positions: [0; 3],
             commit_inputs: 1,
+            applying: None,
         };
         let store = Memory::default();
         let opened = store

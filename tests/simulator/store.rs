@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use saga_runner::kernel::work::WorkRef;
 use saga_runner::mdbx::environment::Environment;
+use saga_runner::storage::rows::Suspect;
 use saga_runner::storage::tables;
 use saga_runner_partition::storage::{
     Batch, Capture, Decision, Memory, ReadRows, ReadWork, Reader, Row, Snapshots, StorageError, TableIndex,
@@ -50,6 +51,9 @@ impl Rows {
             Decision::Commit
         };
         copy.store.transact(&mut |view| put(view)).expect("it is stored");
+        copy.store
+            .note_applying(self.store.applying())
+            .expect("it is noted");
         copy
     }
 
@@ -246,6 +250,17 @@ impl Transactions for Mount {
         }
         // It is stored, and whoever has stored it may not live to know.
         if self.process.call() { Ok(()) } else { Err(died()) }
+    }
+
+    fn note_applying(&self, applying: Option<Suspect>) -> Result<(), StorageError> {
+        if self.process.is_dead() {
+            return Err(died());
+        }
+        self.disk.rows.store.note_applying(applying)
+    }
+
+    fn applying(&self) -> Option<Suspect> {
+        self.disk.rows.store.applying()
     }
 }
 

@@ -10,6 +10,7 @@ use saga_runner::config::Manifest;
 use saga_runner::mdbx::environment::Environment;
 use saga_runner::ports::broker::{Expect, Publication};
 use saga_runner::ports::control::NodeControl as _;
+use saga_runner::storage::rows::Suspect;
 use saga_runner::storage::{OpenOptions, Settings, StorageError, Store, tables};
 use saga_runner::telemetry::Metrics;
 use saga_runner_partition::storage::{ReadWork, Snapshots, Transactions, WriteWork};
@@ -64,6 +65,14 @@ impl Transactions for Gated {
     fn transact(&self, work: &mut WriteWork<'_>) -> Result<(), StorageError> {
         self.gate.pass();
         self.disk.transact(work)
+    }
+
+    fn note_applying(&self, applying: Option<Suspect>) -> Result<(), StorageError> {
+        self.disk.note_applying(applying)
+    }
+
+    fn applying(&self) -> Option<Suspect> {
+        self.disk.applying()
     }
 }
 

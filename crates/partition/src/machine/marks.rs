@@ -1,5 +1,5 @@
-//! What a partition notes outside of the transactions that apply inputs: what is begun before it is, what an operator says of
-//! a stream, and that it was closed.
+//! What a partition notes outside of the transactions that apply inputs: of which inputs its process has died, what an operator
+//! says of a stream, and that it was closed.
 
 use std::collections::BTreeSet;
 
@@ -11,11 +11,11 @@ use crate::storage::rows::{AcceptedRow, HaltRow, PositionRow, Suspect};
 use crate::storage::{Batch, StorageError};
 
 impl Partition {
-    /// Notes which inputs are begun, before the last of them is.
+    /// Stores in whose application the process has died, where that has changed.
     ///
     /// # Errors
     /// [`StorageError`].
-    pub fn note_begun(batch: &Batch<'_>, suspects: &[Suspect]) -> Result<(), StorageError> {
+    pub fn note_suspects(batch: &Batch<'_>, suspects: &[Suspect]) -> Result<(), StorageError> {
         batch.put_suspects(suspects)
     }
 

@@ -11,10 +11,10 @@ use saga_runner_kernel::limits::Limits;
 use saga_runner_kernel::work::WorkRef;
 
 use super::activation::{activate, resumable};
-use super::crash_isolation::CrashIsolation;
+use super::crash_isolation::{CrashIsolation, count_death};
 use super::source::{Standing, StreamState, stream_trouble, with_halt};
 use super::{Keep, Partition};
-use crate::storage::rows::{PositionRow, Stamp, Waiting};
+use crate::storage::rows::{PositionRow, Stamp, Suspect, Waiting};
 use crate::storage::{Batch, StorageError};
 
 /// What a partition is opened with.
@@ -36,6 +36,8 @@ pub struct Terms {
     pub initial_positions: [u64; 3],
     /// Inputs of each origin that one commit takes at most: so many may have been begun when the process died.
     pub commit_inputs: usize,
+    /// The input that was noted as being applied when the last process ended.
+    pub applying: Option<Suspect>,
 }
 
 /// Why a stream must not be read on: reason code and sentence.
@@ -80,7 +82,12 @@ impl Partition {
             batch.put_suspects(&[])?;
             CrashIsolation::default()
         } else {
-            CrashIsolation::after_crash(terms.commit_inputs, batch.suspects()?)
+            let mut suspects = batch.suspects()?;
+            if let Some(noted) = terms.applying {
+                count_death(&mut suspects, noted);
+                batch.put_suspects(&suspects)?;
+            }
+            CrashIsolation::after_crash(terms.commit_inputs, suspects)
         };
         batch.put_closed(None)?;
         let Standings {

@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use super::rows::Suspect;
 use super::{Capture, Decision, ReadWork, Snapshots, StorageError, Transactions, WriteSet, WriteWork};
 
 /// Takes the write sets of a store, in the order of its commits.
@@ -44,6 +45,14 @@ impl Transactions for Captured {
             self.log.append(set);
         }
         Ok(())
+    }
+
+    fn note_applying(&self, applying: Option<Suspect>) -> Result<(), StorageError> {
+        self.store.note_applying(applying)
+    }
+
+    fn applying(&self) -> Option<Suspect> {
+        self.store.applying()
     }
 }
 

@@ -7,6 +7,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
+use super::rows::Suspect;
 use super::tables::NAMES;
 use super::{
     Batch, ReadRows, ReadWork, Reader, Row, Snapshots, StorageError, TableIndex, Take, Transactions, Undone,
@@ -27,13 +28,15 @@ struct Shared {
     tables: Mutex<Tables>,
     /// The thread that has the lock, 0 where none has.
     holder: AtomicUsize,
+    applying: Mutex<Option<Suspect>>,
 }
 
 impl Shared {
-    const fn of(tables: Tables) -> Self {
+    const fn of(tables: Tables, applying: Option<Suspect>) -> Self {
         Self {
             tables: Mutex::new(tables),
             holder: AtomicUsize::new(0),
+            applying: Mutex::new(applying),
         }
     }
 }
@@ -56,22 +59,24 @@ impl Memory {
     /// A store for at most `bytes_max` bytes of keys and values.
     #[must_use]
     pub fn bounded(bytes_max: usize) -> Self {
-        Self(Arc::new(Shared::of(Tables {
+        let tables = Tables {
             by_index: vec![Table::new(); NAMES.len()],
             bytes: 0,
             bytes_max,
-        })))
+        };
+        Self(Arc::new(Shared::of(tables, None)))
     }
 
     /// A store of its own with the same rows.
     #[must_use]
     pub fn copy(&self) -> Self {
         let held = self.lock().expect("nobody copies a store within a transaction");
-        Self(Arc::new(Shared::of(Tables {
+        let tables = Tables {
             by_index: held.by_index.clone(),
             bytes: held.bytes,
             bytes_max: held.bytes_max,
-        })))
+        };
+        Self(Arc::new(Shared::of(tables, self.applying())))
     }
 
     /// Every row, by table and key.
@@ -117,7 +122,7 @@ impl Memory {
     /// Waits for other threads. MDBX lets a thread read within its transaction what was committed before; here that would be a
     /// wait without end, so it is refused.
     fn lock(&self) -> Result<Held<'_>, StorageError> {
-        let Shared { tables, holder } = &*self.0;
+        let Shared { tables, holder, .. } = &*self.0;
         // Whoever panicked with it has given up its transaction.
         let guard = match tables.try_lock() {
             Ok(guard) => guard,
@@ -178,6 +183,15 @@ impl Snapshots for Memory {
 impl Transactions for Memory {
     fn transact(&self, work: &mut WriteWork<'_>) -> Result<(), StorageError> {
         Undone::answer(self.write_rows(|rows| work(rows).carried_out()))
+    }
+
+    fn note_applying(&self, applying: Option<Suspect>) -> Result<(), StorageError> {
+        *self.0.applying.lock().unwrap_or_else(PoisonError::into_inner) = applying;
+        Ok(())
+    }
+
+    fn applying(&self) -> Option<Suspect> {
+        *self.0.applying.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

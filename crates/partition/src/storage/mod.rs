@@ -36,6 +36,8 @@ pub use seen::{HistoryPage, Seen};
 pub use write::Batch;
 pub use write_set::{Capture, WriteSet};
 
+use rows::Suspect;
+
 /// Index of a table in [`tables::NAMES`].
 pub type TableIndex = usize;
 
@@ -137,6 +139,16 @@ pub trait Transactions: Snapshots {
     /// # Errors
     /// Why there is no transaction, or why it could not be committed: nothing has changed then.
     fn transact(&self, work: &mut WriteWork<'_>) -> Result<(), StorageError>;
+
+    /// Notes which input is being applied, none once that is over, beside all transactions: no disk is waited for. The note outlives
+    /// the process, not the machine.
+    ///
+    /// # Errors
+    /// [`StorageError::Full`] where there is no room, [`StorageError::Failed`] where the disk does not take it.
+    fn note_applying(&self, applying: Option<Suspect>) -> Result<(), StorageError>;
+
+    /// What was noted last; none where that is lost.
+    fn applying(&self) -> Option<Suspect>;
 }
 
 /// What is done in a transaction.

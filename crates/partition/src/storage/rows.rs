@@ -404,10 +404,11 @@ pub struct RunRow {
     pub row: WorkRef,
 }
 
-/// An input whose application was begun and perhaps never finished: it survives the death of the process.
+/// An input in whose application the process has died, or, where it is noted beside the rows, perhaps dies now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Suspect {
     /// Hash of the instance and the id of the input.
     pub input: [u8; 16],
+    /// How often it was begun, this time included.
     pub attempts: u32,
 }

@@ -409,7 +409,7 @@ impl<'t> Batch<'t> {
         self.view.put(ALIASES, &key, encode(row))
     }
 
-    /// Inputs with which the process has died, oldest first.
+    /// Inputs in whose application the process has died, the latest last.
     pub fn suspects(&self) -> Result<Vec<Suspect>, StorageError> {
         match self.view.get(META, SUSPECTS)? {
             Some(bytes) => decode(&bytes, "the suspects"),
@@ -445,7 +445,7 @@ pub struct Counters {
 pub(super) const COUNTERS: &[u8] = b"counters";
 /// Up to where the dead letters were looked through.
 const DEAD_LETTERS_SEEN: &[u8] = b"dead letters seen";
-/// Name of the inputs with which the process has died.
+/// Name of the inputs in whose application the process has died.
 const SUSPECTS: &[u8] = b"suspects";
 
 /// Says that the folder was closed cleanly.

@@ -22,7 +22,7 @@ use crate::kernel::ids::InstanceId;
 use crate::kernel::input::{Input, Origin};
 use crate::kernel::planted::{Bug, is_planted};
 use crate::storage::StorageError;
-use crate::storage::rows::{InboxRow, Suspect};
+use crate::storage::rows::InboxRow;
 use crate::telemetry::CONTROL_REFUSALS;
 use crate::telemetry::metrics::IntGauge;
 
@@ -235,7 +235,7 @@ impl ShardLoop {
         }
     }
 
-    /// Commits one item, each of whose inputs was noted as begun before it is.
+    /// Commits one item, each of whose inputs is noted while it is applied.
     ///
     /// A delivery of several inputs cannot be split over commits, so they are rehearsed one by one first.
     fn commit_one_by_one(&mut self, part: &mut Vec<Item>) -> Result<(), StorageError> {
@@ -259,23 +259,15 @@ impl ShardLoop {
         }
         let inputs: Vec<Input> = part.iter().flat_map(Item::inputs).cloned().collect();
         for (at, input) in inputs.iter().enumerate() {
-            let Some(suspects) = self.partition.isolation.begin(input, self.settings.attempts) else {
-                continue;
-            };
-            self.note_begun(&suspects)?;
-            if inputs.len() > 1 {
+            if self.begin(input)? && inputs.len() > 1 {
                 self.rehearse(&inputs[..=at])?;
             }
         }
         self.commit(part, None)?;
-        for input in &inputs {
-            self.partition.isolation.done(input);
-        }
-        Ok(())
+        inputs.iter().try_for_each(|input| self.done(input))
     }
 
-    /// Applies what waited and has nothing in its way any more, each input in a commit of its own, which was noted as
-    /// begun before.
+    /// Applies what waited and has nothing in its way any more, each input in a commit of its own, and noted meanwhile.
     fn resume_one_by_one(&mut self, id: &InstanceId) -> Result<(), StorageError> {
         loop {
             let (behind, rows) = self.reader.inbox(id, usize::MAX)?;
@@ -288,15 +280,13 @@ impl ShardLoop {
             let Some(InboxRow { input, .. }) = first.filter(|_| behind.is_none()) else {
                 return Ok(());
             };
-            if let Some(suspects) = self.partition.isolation.begin(&input, self.settings.attempts) {
-                self.note_begun(&suspects)?;
-            }
+            self.begin(&input)?;
             self.commit(&mut vec![Item::ResumeFirst(id.clone())], None)?;
-            self.partition.isolation.done(&input);
+            self.done(&input)?;
         }
     }
 
-    /// Fires one timer, which was noted as begun before.
+    /// Fires one timer, which is noted meanwhile.
     fn fire_one_by_one(&mut self, fire: Fire) -> Result<(), StorageError> {
         let due = self
             .store
@@ -305,16 +295,26 @@ impl ShardLoop {
             return self.commit(&mut Vec::new(), Some(fire));
         };
         let input = timer_input(target.instance, target.name, due);
-        if let Some(suspects) = self.partition.isolation.begin(&input, self.settings.attempts) {
-            self.note_begun(&suspects)?;
-        }
+        self.begin(&input)?;
         self.commit(&mut Vec::new(), Some(fire))?;
-        self.partition.isolation.done(&input);
-        Ok(())
+        self.done(&input)
     }
 
-    fn note_begun(&self, suspects: &[Suspect]) -> Result<(), StorageError> {
-        self.store.write(|batch| Partition::note_begun(batch, suspects))
+    /// Notes that `input` is being applied, from here on until it is; whether it may be.
+    fn begin(&mut self, input: &Input) -> Result<bool, StorageError> {
+        let Some(suspect) = self.partition.isolation.begin(input, self.settings.attempts) else {
+            return Ok(false);
+        };
+        self.store.note_applying(suspect)?;
+        Ok(true)
+    }
+
+    /// It was committed.
+    fn done(&mut self, input: &Input) -> Result<(), StorageError> {
+        match self.partition.isolation.done(input) {
+            Some(others) => self.store.write(|batch| Partition::note_suspects(batch, others)),
+            None => Ok(()),
+        }
     }
 
     /// Applies the last of `inputs`, and those of the same instance before it, and lets nothing of it remain.
@@ -332,6 +332,7 @@ impl ShardLoop {
                 .try_for_each(|input| run.take(input, Turn::FIRST))?;
             Err(Rehearsal::Over)
         });
+        self.store.note_applied()?;
         match outcome {
             Ok(()) | Err(Rehearsal::Over) => Ok(()),
             Err(Rehearsal::Failed(error)) => Err(error),
@@ -355,7 +356,7 @@ impl ShardLoop {
         let mut staged = self.partition.stage();
         staged.story.is_detailed |= self.metrics.spans.is_on();
         let touched = self.status.watchers.listen();
-        let (answers, found) = self.store.write::<_, StorageError>(|batch| {
+        let applied = self.store.write::<_, StorageError>(|batch| {
             let mut run = self.partition.run_in(batch, &mut staged, now);
             run.ground.watch = touched.as_ref().map(|touched| touched as &dyn Watch);
             let mut answers: Vec<Option<Answer>> = Vec::with_capacity(items.len());
@@ -375,8 +376,12 @@ impl ShardLoop {
                     overdue: Vec::new(),
                 });
             }
+            // A process that dies from here on has not died of an input.
+            self.store.note_applied()?;
             Ok((answers, found))
-        })?;
+        });
+        self.store.note_applied()?;
+        let (answers, found) = applied?;
         let took = self.clock.monotonic().saturating_sub(begin);
         self.metrics.commit_seconds.observe(took.as_secs_f64());
         if prune || staged.ended > 0 {

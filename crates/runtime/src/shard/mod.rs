@@ -85,6 +85,7 @@ impl ShardSpec {
             initial_positions: self.initial_positions,
             // A commit that has nearly enough takes one more delivery.
             commit_inputs: self.settings.batch_inputs + self.delivery_inputs,
+            applying: self.store.applying(),
         }
     }
 }
@@ -124,6 +125,8 @@ impl ShardHandle {
         let mut opened = spec
             .store
             .write::<_, StorageError>(|batch| Partition::open(batch, waiting, spec.terms()))?;
+        // The death is counted: a note that came into being before is of no use any more.
+        spec.store.note_applied()?;
         let partition = &opened.partition;
         let status = Arc::new(ShardStatus::new(partition.positions, spec.clock.monotonic()));
         let relayed = Arc::new(Relayed::default());

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use saga_runner_partition::storage::{
     Captured, Decision, Log, Row, Snapshots, TableIndex, Transactions, WriteRows, WriteSet, in_transaction,
@@ -9,7 +10,7 @@ use saga_runner_partition::storage::{
 };
 
 use super::read::Reader;
-use super::rows::{self, ROW_FORMAT};
+use super::rows::{self, ROW_FORMAT, Suspect};
 use super::write::Batch;
 use super::{Settings, StorageError, tables};
 use crate::kernel::ids::ClusterId;
@@ -49,6 +50,8 @@ pub struct Store {
     settings: Settings,
     cluster_id: ClusterId,
     created: bool,
+    /// Whether an input may be noted as being applied.
+    is_noted: AtomicBool,
 }
 
 impl Store {
@@ -75,6 +78,7 @@ impl Store {
             settings: settings.clone(),
             cluster_id: options.cluster_id,
             created: identified?,
+            is_noted: AtomicBool::new(true),
         })
     }
 
@@ -156,6 +160,33 @@ impl Store {
             }
         })?;
         applied
+    }
+
+    /// Notes which input is being applied: see [`Transactions::note_applying`].
+    ///
+    /// # Errors
+    /// Where the disk does not take it.
+    pub fn note_applying(&self, applying: Suspect) -> Result<(), StorageError> {
+        self.is_noted.store(true, Ordering::Relaxed);
+        self.transactions.note_applying(Some(applying))
+    }
+
+    /// Notes that no input is being applied, if one was.
+    ///
+    /// # Errors
+    /// Where the disk does not take it.
+    pub fn note_applied(&self) -> Result<(), StorageError> {
+        if self.is_noted.load(Ordering::Relaxed) {
+            self.transactions.note_applying(None)?;
+            self.is_noted.store(false, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// The input that was noted last as being applied, and not as applied.
+    #[must_use]
+    pub fn applying(&self) -> Option<Suspect> {
+        self.transactions.applying()
     }
 
     /// A view for other threads.

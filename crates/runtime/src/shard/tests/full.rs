@@ -14,6 +14,7 @@ use crate::kernel::duration::Millis;
 use crate::kernel::record::Phase;
 use crate::ports::clock::Clock as _;
 use crate::shard::ShardState;
+use crate::storage::rows::Suspect;
 use crate::storage::{StorageError, Store};
 
 /// A store in memory that commits nothing while its disk is full.
@@ -35,6 +36,14 @@ impl Transactions for Disk {
             return Err(StorageError::Full("the disk".to_owned()));
         }
         self.memory.transact(work)
+    }
+
+    fn note_applying(&self, applying: Option<Suspect>) -> Result<(), StorageError> {
+        self.memory.note_applying(applying)
+    }
+
+    fn applying(&self) -> Option<Suspect> {
+        self.memory.applying()
     }
 }
 

@@ -4,6 +4,7 @@ mod added;
 mod aliases;
 mod asking;
 mod catch_up;
+mod deaths;
 mod early;
 mod edits;
 mod ends;
