@@ -257,7 +257,8 @@ steps:
     let rated = json!({"lend": "l-3"});
     send(&rig, "acme", "rated", "Lend.Rated", rated).await;
     until(&rig, &format!("{COUNT}?by=step"), |counted| {
-        counted["groups"][1]["instances"] == 2
+        let waits = |at: usize| counted["groups"][at]["instances"].clone();
+        (&counted["instances"], waits(0), waits(1)) == (&json!(4), json!(3), json!(2))
     })
     .await;
     for (by, groups) in [

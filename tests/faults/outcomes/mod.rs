@@ -29,7 +29,7 @@ const POLICIES: [&str; 3] = ["retry", "fail", "ask"];
 /// Commands of a step that may be tried again, as the saga says.
 const COMMANDS: usize = 2;
 /// How long an instance may take, with all others at the same time.
-const END_WITHIN: Duration = Duration::from_mins(1);
+const END_WITHIN: Duration = Duration::from_mins(3);
 /// The longest answer that the runner reads, in bytes.
 const ANSWER_BYTES_MAX: usize = 4_096;
 /// A part of a result, in bytes, and how many of it are more than a result may have.
