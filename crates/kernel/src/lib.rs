@@ -11,6 +11,7 @@ pub use saga_runner_language::{
 
 pub mod children;
 pub mod envelope;
+mod fields;
 pub mod input;
 pub mod instance_status;
 pub mod items;

@@ -5,8 +5,10 @@
 
 use std::sync::LazyLock;
 
-use blake3::hazmat::{ContextKey, HasherExt as _, hash_derive_key_context};
+use blake3::hazmat::{ContextKey, hash_derive_key_context};
 use saga_runner_language::ids::{ClusterId, InstanceId};
+
+use crate::fields::Fields;
 
 /// The header, and the member of envelopes.
 pub const HEADER: &str = "traceparent";
@@ -18,26 +20,14 @@ const HEX: &[u8; 16] = b"0123456789abcdef";
 /// The `traceparent` of an instance whose beginning belongs to no trace; `start` is the id of the event or request that began it.
 #[must_use]
 pub fn of_life(cluster: ClusterId, instance: &InstanceId, start: &str) -> String {
-    let parts = [
-        instance.tenant.as_str(),
-        instance.saga.as_str(),
-        instance.key.as_str(),
-        start,
-    ];
-    // Hashed at once: each start of an instance without a trace pays for this.
-    let mut bytes = Vec::with_capacity(256);
-    bytes.extend_from_slice(&cluster.0);
-    for part in parts {
-        bytes.extend_from_slice(&(part.len() as u64).to_le_bytes());
-        bytes.extend_from_slice(part.as_bytes());
-    }
-    let mut hasher = blake3::Hasher::new_from_context_key(&TRACE);
-    hasher.update(&bytes);
-    let mut digest = [0; 24];
-    hasher.finalize_xof().fill(&mut digest);
+    let mut fields = Fields::of(&TRACE);
+    fields.raw(&cluster.0);
+    fields.instance(instance);
+    fields.bytes(start.as_bytes());
+    let digest = fields.finish();
     let mut text = String::with_capacity(KNOWN + 3);
     text.push_str("00-");
-    for (at, byte) in digest.into_iter().enumerate() {
+    for (at, byte) in digest.into_iter().take(24).enumerate() {
         if at == 16 {
             text.push('-');
         }

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use blake3::hazmat::{ContextKey, HasherExt as _, hash_derive_key_context};
+use blake3::hazmat::{ContextKey, hash_derive_key_context};
 use bytes::Bytes;
 use saga_runner_language::ids::{
     ClusterId, CommandId, DefinitionHash, EffectName, InstanceId, Key, SagaName, TimeMs,
@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::children::SagaMessage;
+use super::fields::Fields;
 use super::input::WorkOutcome;
 
 /// Name of an outbox row: the shard's log sequence of the input that caused it, and the row's index
@@ -203,7 +204,7 @@ impl Attempt<'_> {
     /// the length-prefixed fields, so the same history always yields the same id.
     #[must_use]
     pub fn command_id(&self) -> CommandId {
-        let mut hasher = Fields::new(&COMMAND_ID);
+        let mut hasher = Fields::of(&COMMAND_ID);
         hasher.bytes(&self.cluster.0);
         hasher.instance(self.instance);
         hasher.number(u64::from(self.generation));
@@ -246,7 +247,7 @@ impl Piece<'_> {
     /// Derives the idempotency key: 32 lower-case hex digits.
     #[must_use]
     pub fn idempotency_key(&self) -> String {
-        let mut hasher = Fields::new(&IDEMPOTENCY_KEY);
+        let mut hasher = Fields::of(&IDEMPOTENCY_KEY);
         hasher.bytes(&self.cluster.0);
         hasher.instance(self.instance);
         hasher.bytes(self.life.as_bytes());
@@ -258,34 +259,6 @@ impl Piece<'_> {
         let mut half = [0_u8; 16];
         half.copy_from_slice(&digest[..16]);
         Uuid::from_bytes(half).simple().to_string()
-    }
-}
-
-/// Hashes fields so that no two different field lists have the same bytes.
-struct Fields(blake3::Hasher);
-
-impl Fields {
-    fn new(context: &ContextKey) -> Self {
-        Self(blake3::Hasher::new_from_context_key(context))
-    }
-
-    fn bytes(&mut self, bytes: &[u8]) {
-        self.number(bytes.len() as u64);
-        self.0.update(bytes);
-    }
-
-    fn number(&mut self, number: u64) {
-        self.0.update(&number.to_le_bytes());
-    }
-
-    fn instance(&mut self, instance: &InstanceId) {
-        self.bytes(instance.tenant.as_str().as_bytes());
-        self.bytes(instance.saga.as_str().as_bytes());
-        self.bytes(instance.key.as_str().as_bytes());
-    }
-
-    fn finish(self) -> [u8; 32] {
-        *self.0.finalize().as_bytes()
     }
 }
 

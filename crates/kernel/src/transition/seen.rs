@@ -1,6 +1,7 @@
 //! What an instance remembers of inputs that it applied: a repetition is recognised by its id, and told from
 //! another input under the same id by its content.
 
+use crate::fields::Fields;
 use crate::input::{Control, DomainEvent, Input, InputBody, WorkOutcome, WorkResult};
 use crate::patch::{IgnoreReason, Note, Patch};
 use crate::record::{Record, SEEN_EVENTS_MAX, SEEN_RESULTS_MAX, SOURCES_MAX, Seen, Source};
@@ -285,12 +286,11 @@ fn content(parts: &[&[u8]]) -> u32 {
 
 /// First eight bytes of BLAKE3 over the parts, each behind its length.
 fn hash(parts: &[&[u8]]) -> u64 {
-    let mut hasher = blake3::Hasher::new();
+    let mut fields = Fields::plain();
     for part in parts {
-        hasher.update(&(part.len() as u64).to_le_bytes());
-        hasher.update(part);
+        fields.bytes(part);
     }
     let mut first = [0_u8; 8];
-    first.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
+    first.copy_from_slice(&fields.finish()[..8]);
     u64::from_le_bytes(first)
 }
