@@ -27,7 +27,7 @@ pub const fn known(bug: Bug) -> u64 {
         Bug::TwiceInHand => 93,
         Bug::NoFence => 231,
         Bug::FactsAgain => 352,
-        Bug::ArchivedUnacknowledged => 1,
+        Bug::ArchivedUnacknowledged => 468,
     }
 }
 

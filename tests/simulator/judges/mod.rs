@@ -178,6 +178,9 @@ pub fn open(simulation: &Simulation) -> Vec<String> {
             })
             .expect("a store in memory can be read");
         for (id, record) in live {
+            if archive::explains(simulation, &id) {
+                continue;
+            }
             let steps: Vec<_> = record
                 .step_states()
                 .map(|(_, _, step)| step.status.as_str())
