@@ -12,7 +12,7 @@ use crate::ports::clock::Clock as _;
 use crate::storage::{OpenOptions, Reader, StorageError};
 
 /// Instances of one shard that are counted as waiting for the archive.
-const WAITING_MAX: usize = 10_000;
+const WAITING_MAX: usize = 1_000;
 /// Faults that are told of one shard.
 const TOLD_MAX: usize = 5;
 
