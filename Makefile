@@ -65,11 +65,11 @@ docs: ## build the documentation as a site, in target/site, and check its links;
 	@scripts/site.sh
 
 .PHONY: simulate
-simulate: setup ## the runner under seeded faults on virtual time; SEEDS=2000, FROM=1, MINUTES=n, LEDGER=1 (noted; optimised), SEED=n (one, with its trace; SHORTEN=1), PLANTED=all
+simulate: setup ## the runner under seeded faults on virtual time; SEEDS=2000, FROM=1, MINUTES=n, LEDGER=1 (noted; optimised), SEED=n (one, with its trace; SHORTEN=1), PLANTED=all, ARCHIVED=n
 	$(if $(SEED),SEED=$(SEED)) $(if $(KEEP),KEEP=$(KEEP)) $(if $(SHORTEN),SHORTEN=$(SHORTEN)) $(if $(LEDGER),LEDGER=$(LEDGER)) \
-		$(if $(LOG),LOG=$(LOG)) $(if $(MINUTES),MINUTES=$(MINUTES)) $(if $(PLANTED),PLANTED=$(PLANTED)) \
+		$(if $(LOG),LOG=$(LOG)) $(if $(MINUTES),MINUTES=$(MINUTES)) $(if $(PLANTED),PLANTED=$(PLANTED)) $(if $(ARCHIVED),ARCHIVED=$(ARCHIVED)) \
 		FROM=$(or $(FROM),$(if $(PLANTED),$$((0x$$(git rev-parse --short=7 HEAD) * 10000)),1)) SEEDS=$(or $(SEEDS),2000) cargo test --locked $(if $(LEDGER),--profile simulate) --features planted --test simulator -- --nocapture \
-		$(if $(PLANTED),planted_bugs_are_found_by_fresh_seeds,promises_hold_under_faults)
+		$(if $(PLANTED),planted_bugs_are_found_by_fresh_seeds,$(if $(ARCHIVED),in_the_archive_as_it_ended,promises_hold_under_faults))
 
 .PHONY: fuzz
 fuzz: setup ## mutants of definitions through loader and kernel; MINUTES=10, SEED=n

@@ -111,17 +111,6 @@ pub async fn show(
     }
 }
 
-/// The inputs of one instance, to be replayed elsewhere: `?after=<cursor>&limit=<1..500>`.
-pub async fn inputs(
-    State(state): State<ApiState>,
-    Path(names): Path<Names>,
-    Parameters(query): Parameters<PageParameters>,
-) -> Result<Response, Problem> {
-    let id = extract::instance(state.tenancy, &names)?;
-    let page = query.page()?;
-    Ok(Json(state.control.inputs(&id, page).await?).into_response())
-}
-
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StartBody {

@@ -5,15 +5,18 @@ use std::collections::BTreeMap;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
+use serde_json::value::RawValue;
 
 use super::ApiState;
 use super::extract::{self, Names, PageParameters, Parameters};
 use super::problem::Problem;
 use super::search;
 use crate::kernel::input::SourceStream;
-use crate::ports::control::{ArchivedInstance, ControlError, LetterFilter, LetterKind, LetterTrait};
+use crate::ports::control::{
+    ArchivedInstance, ControlError, LetterFilter, LetterKind, LetterTrait, PageRequest,
+};
 
 /// Why an instance does not go on, with the evidence.
 pub async fn why(State(state): State<ApiState>, Path(names): Path<Names>) -> Result<Response, Problem> {
@@ -35,13 +38,8 @@ pub async fn history(
 ) -> Result<Response, Problem> {
     let id = extract::instance(state.tenancy, &names)?;
     let page = query.page()?;
-    let archived_after = page
-        .after
-        .as_deref()
-        .and_then(|after| after.strip_prefix(ARCHIVED));
-    if let Some(after) = archived_after {
+    if let Some(after) = archived_after(&page)? {
         let archived = state.control.archived(&id).await?;
-        let after = after.parse().map_err(|_| Problem::invalid(FORGED))?;
         let archived = archived.ok_or_else(|| Problem::invalid(FORGED))?;
         return Ok(archived_page(archived, after, page.limit));
     }
@@ -54,6 +52,67 @@ pub async fn history(
         }
         found => Ok(Json(found?).into_response()),
     }
+}
+
+/// The inputs of one instance, to be replayed elsewhere: `?after=<cursor>&limit=<1..500>`.
+pub async fn inputs(
+    State(state): State<ApiState>,
+    Path(names): Path<Names>,
+    Parameters(query): Parameters<PageParameters>,
+) -> Result<Response, Problem> {
+    let id = extract::instance(state.tenancy, &names)?;
+    let page = query.page()?;
+    if let Some(after) = archived_after(&page)? {
+        let archived = state.control.archived(&id).await?;
+        let archived = archived.ok_or_else(|| Problem::invalid(FORGED))?;
+        return archived_inputs(archived, after, page.limit);
+    }
+    let limit = page.limit;
+    let is_first = page.after.is_none();
+    match state.control.inputs(&id, page).await {
+        Err(missing @ ControlError::NotFound(_)) if is_first => {
+            let archived = state.control.archived(&id).await?;
+            archived_inputs(archived.ok_or(missing)?, 0, limit)
+        }
+        found => Ok(Json(found?).into_response()),
+    }
+}
+
+/// Where a page of an archived instance goes on.
+fn archived_after(page: &PageRequest) -> Result<Option<usize>, Problem> {
+    let after = page
+        .after
+        .as_deref()
+        .and_then(|after| after.strip_prefix(ARCHIVED));
+    let after = after.map(str::parse).transpose();
+    after.map_err(|_| Problem::invalid(FORGED))
+}
+
+/// A page of the inputs of an instance that only the archive has.
+fn archived_inputs(archived: ArchivedInstance, after: usize, limit: usize) -> Result<Response, Problem> {
+    let Some(inputs) = archived.inputs else {
+        let message = "the archive has the instance without its inputs (storage.archive)";
+        return Err(ControlError::NotFound(message.to_owned()).into());
+    };
+    let end = after.saturating_add(limit);
+    let next = (end < inputs.len()).then(|| format!("{ARCHIVED}{end}"));
+    let page = ArchivedInputs {
+        archived: true,
+        inputs: inputs.into_iter().skip(after).take(limit).collect(),
+        next,
+        left_out: archived.inputs_left_out,
+    };
+    Ok(Json(page).into_response())
+}
+
+#[derive(Debug, Serialize)]
+struct ArchivedInputs {
+    archived: bool,
+    inputs: Vec<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+    /// How many of all its inputs do not say what they carried.
+    left_out: usize,
 }
 
 /// What cursors of the history of an archived instance begin with.

@@ -9,7 +9,9 @@
 //! ago, so it is not stored twice. While the archive is away or full, nothing is deleted.
 
 mod entry;
+mod seen;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,21 +20,24 @@ use futures::stream;
 use tokio::sync::oneshot;
 
 use super::control::blocking;
+use super::inputs::Reading;
 use super::node::Node;
 use super::shards::Shown;
-use super::streams;
+use super::{pages, streams};
 use crate::kernel::ids::InstanceId;
+use crate::kernel::planted::{Bug, is_planted};
 use crate::kernel::subject;
 use crate::kernel::view::Kept;
-use crate::ports::broker::{Broker, BrokerError, Expect, Publication, StreamSpec};
+use crate::ports::broker::{Broker, BrokerError, Expect, Publication, StoredMessage, StreamSpec};
 use crate::ports::control::{ArchivedInstance, ControlError, rfc3339};
 use crate::shard::ShardState;
 use crate::shard::mailbox::Mail;
-use crate::storage::ArchiveSettings;
 use crate::storage::read::Found;
-use crate::storage::rows::EndedRow;
+use crate::storage::rows::{EndedRow, HistoryRow};
+use crate::storage::{ArchiveSettings, Outdated};
 use crate::tasks::Task;
-use entry::Entry;
+use entry::{Entry, Inputs};
+pub(super) use seen::{Look, Seen, WAITS_LONG_MS};
 
 /// How often it is looked for instances whose time is over.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -46,6 +51,10 @@ const AT_ONCE: usize = 16;
 const HISTORY_MAX: usize = 10_000;
 /// By what an entry is recognised.
 const ID_HEADER: &str = "saga-runner-archive-id";
+/// The generation of the instance.
+const GENERATION_HEADER: &str = "saga-runner-archive-generation";
+/// Sequence of the entry of a later generation, which was archived before.
+const NEWEST_HEADER: &str = "saga-runner-archive-newest";
 /// Room for subject and headers around an entry, in bytes.
 const AROUND_ENTRY: usize = 4 * 1024;
 
@@ -131,39 +140,47 @@ impl Archiver {
             return Ok(true);
         };
         // What another process may have changed meanwhile, or an operator has not released, must not stand in the archive as the last.
-        if !running.keeper().is_some_and(|keeper| keeper.may_send_for_all()) {
-            return Ok(true);
-        }
-        let (mut waiting, mut is_whole, mut trouble) = (0, true, None);
+        let may_send = running.keeper().is_some_and(|keeper| keeper.may_send_for_all());
+        let (mut seen, mut is_whole, mut trouble) = (Look::default(), true, None);
         for shard in running.shards.all() {
             if shard.status.state() != ShardState::Running {
                 continue;
             }
-            let due = self.due(&shard).await?;
+            let outdated = self.node.manifest.storage.keep().outdated(self.node.clock.now());
+            let due = self.due(&shard, outdated).await?;
             let found = due.len();
             if found == 0 {
                 continue;
             }
+            if !may_send {
+                seen.add(&due, outdated);
+                seen.reason = Some("this process may not send for all of its shards".to_owned());
+                continue;
+            }
+            let mut waiting = Look::default();
+            waiting.add(&due, outdated);
             match self.archive(broker.as_ref(), &shard, due).await {
                 Ok(()) => is_whole &= found < LOOK_MAX,
                 Err(error) => {
-                    waiting += found;
+                    seen.waiting += waiting.waiting;
+                    seen.oldest_ms = seen.oldest_ms.max(waiting.oldest_ms);
                     trouble = Some(error);
                 }
             }
         }
-        let gauge = &self.node.metrics.archive_waiting;
-        gauge.set(i64::try_from(waiting).unwrap_or(i64::MAX));
+        if let Some(error) = &trouble {
+            (seen.reason, seen.is_trouble) = (Some(error.clone()), true);
+        }
+        running.archive_seen.put(seen, &self.node.metrics);
         trouble.map_or(Ok(is_whole), Err)
     }
 
-    async fn due(&self, shard: &Shown) -> Result<Vec<(u64, EndedRow)>, String> {
+    async fn due(&self, shard: &Shown, outdated: Outdated) -> Result<Vec<(u64, EndedRow)>, String> {
         let keep = self.node.manifest.storage.keep();
         let tenants: Vec<_> = keep
             .counts()
             .map(|(tenant, count)| (tenant.clone(), count))
             .collect();
-        let outdated = keep.outdated(self.node.clock.now());
         let reader = shard.reader.clone();
         let due = blocking(&self.node.tasks, move || reader.due(outdated, &tenants, LOOK_MAX));
         due.await.map_err(|error| error.to_string())
@@ -177,17 +194,12 @@ impl Archiver {
         due: Vec<(u64, EndedRow)>,
     ) -> Result<(), String> {
         self.check_room(broker).await?;
-        let stored = stream::iter(due).map(|(number, row)| async move {
-            let stored = self.store(broker, shard, row).await;
-            stored.map(|()| number)
-        });
-        let stored: Vec<Result<u64, String>> = stored.buffer_unordered(AT_ONCE).collect().await;
+        let stored = stream::iter(by_key(due)).map(|rows| self.store_all(broker, shard, rows));
+        let stored: Vec<_> = stored.buffer_unordered(AT_ONCE).collect().await;
         let (mut numbers, mut trouble) = (Vec::new(), None);
-        for one in stored {
-            match one {
-                Ok(number) => numbers.push(number),
-                Err(error) => trouble = Some(error),
-            }
+        for (of_key, error) in stored {
+            numbers.extend(of_key);
+            trouble = error.or(trouble);
         }
         if !numbers.is_empty() {
             let (reply, answer) = oneshot::channel();
@@ -214,30 +226,61 @@ impl Archiver {
         ))
     }
 
+    /// Stores the generations of one key in their order: the numbers of those that the archive has, and why it has not the next one.
+    async fn store_all(
+        &self,
+        broker: &dyn Broker,
+        shard: &Shown,
+        rows: Vec<(u64, EndedRow)>,
+    ) -> (Vec<u64>, Option<String>) {
+        let mut numbers = Vec::with_capacity(rows.len());
+        for (number, row) in rows {
+            match self.store(broker, shard, row).await {
+                Ok(()) => numbers.push(number),
+                Err(error) => return (numbers, Some(error)),
+            }
+        }
+        (numbers, None)
+    }
+
     /// Stores one entry, unless it is there.
     async fn store(&self, broker: &dyn Broker, shard: &Shown, row: EndedRow) -> Result<(), String> {
         let instance = row.instance.clone();
         let id = self.id(&row);
         let subject = subject::archive(&self.node.manifest.cluster, &instance);
         let stream = &self.settings.stream;
-        let last = broker.last_by_subject(stream, &subject).await;
-        let last = last.map_err(|error| error.to_string())?;
-        let is_there = last.is_some_and(|last| {
-            let mut headers = last.headers.iter();
-            headers.any(|(name, value)| name.eq_ignore_ascii_case(ID_HEADER) && *value == id)
-        });
-        if is_there {
+        let found = on_subject(broker, stream, &subject).await;
+        let found = found.map_err(|error| error.to_string())?;
+        let has_id = |message: &StoredMessage| header(message, ID_HEADER) == Some(id.as_str());
+        if found
+            .as_ref()
+            .is_some_and(|(last, newest)| has_id(last) || has_id(newest))
+        {
             return Ok(());
         }
+        let generation = row.summary.record.generation;
+        let mut headers = vec![
+            (ID_HEADER.to_owned(), id.clone()),
+            (GENERATION_HEADER.to_owned(), generation.to_string()),
+        ];
+        // Which generation was due first is not said. The newest of a key is found all the same.
+        let later = found.map(|(_, newest)| newest).filter(|newest| {
+            let later = header(newest, GENERATION_HEADER).and_then(|text| text.parse::<u32>().ok());
+            later.is_some_and(|later| later > generation)
+        });
+        headers.extend(later.map(|later| (NEWEST_HEADER.to_owned(), later.sequence.to_string())));
         let payload = self.entry(shard, row).await?;
         let publication = Publication {
             stream: stream.clone(),
             subject,
-            headers: vec![(ID_HEADER.to_owned(), id.clone())],
+            headers,
             payload: payload.into(),
             expect: Expect::MessageId(id),
         };
         let stored = broker.publish(publication).await;
+        if is_planted(Bug::ArchivedUnacknowledged) {
+            return Ok(());
+        }
         stored
             .map(drop)
             .map_err(|error| format!("instance {instance}: {error}"))
@@ -258,16 +301,65 @@ impl Archiver {
     async fn entry(&self, shard: &Shown, row: EndedRow) -> Result<Vec<u8>, String> {
         let last = row.summary.record.last_history;
         let reader = shard.reader.clone();
-        let history = blocking(&self.node.tasks, move || reader.history(last, HISTORY_MAX));
-        let history = history.await.map_err(|error| error.to_string())?;
+        let history = blocking(&self.node.tasks, move || reader.history(last, HISTORY_MAX + 1));
+        let mut history = history.await.map_err(|error| error.to_string())?;
+        let is_cut = history.len() > HISTORY_MAX;
+        history.truncate(HISTORY_MAX);
+        let inputs = if is_cut {
+            // Without the first ones nothing can be replayed.
+            None
+        } else {
+            self.inputs(shard, &row, &history).await?
+        };
         let found = Found::Ended(row.summary);
         let view = self.node.view(&row.instance, &found, Kept::default());
         let views = history.into_iter();
         let views = views.map(|(_, row)| self.node.history_view(row));
         let archived = rfc3339(self.node.clock.now());
-        let entry = Entry::new(&view, views, archived).map_err(|error| error.to_string())?;
+        let entry = Entry::new(&view, views, is_cut, inputs, archived).map_err(|error| error.to_string())?;
         let most = self.settings.entry_bytes_max;
         self.node.tasks.blocking(move || entry.pack(most)).await
+    }
+
+    /// What the rows of a history are about, from the first one on, as much as an entry may have.
+    async fn inputs(
+        &self,
+        shard: &Shown,
+        row: &EndedRow,
+        history: &[(u64, HistoryRow)],
+    ) -> Result<Option<Inputs>, String> {
+        let most = self.settings.inputs_bytes_max;
+        if most == 0 || self.node.manifest.storage.keep_input_bytes == 0 {
+            return Ok(None);
+        }
+        let told = |error: ControlError| error.to_string();
+        let numbers: Vec<u64> = history.iter().rev().map(|(number, _)| *number).collect();
+        let reader = shard.reader.clone();
+        let kept = blocking(&self.node.tasks, move || reader.inputs(numbers, most));
+        let kept = kept.await.map_err(told)?;
+        let reading = Reading::of(&self.node, &row.instance, &row.summary.record).map_err(told)?;
+        let (mut inputs, mut whole, mut left) = (Vec::with_capacity(history.len()), 0, most);
+        let mut kept = kept.into_iter();
+        for (number, row) in history.iter().rev().cloned() {
+            let kept = kept.next().filter(|_| whole == inputs.len());
+            let taken = match kept {
+                Some(kept) => {
+                    let without = reading.without_body(row.clone());
+                    let taken = reading.recorded(number, row, kept).await.map_err(told)?;
+                    let bytes = pages::json_bytes(&taken);
+                    if bytes <= left {
+                        left -= bytes;
+                        whole += 1;
+                        taken
+                    } else {
+                        without
+                    }
+                }
+                None => reading.without_body(row),
+            };
+            inputs.push(taken);
+        }
+        Ok(Some(Inputs { inputs, whole }))
     }
 
     /// Removes the entries that are older than they may be.
@@ -286,6 +378,44 @@ impl Archiver {
     }
 }
 
+/// Ended instances by their keys, the generations of each in their order.
+fn by_key(due: Vec<(u64, EndedRow)>) -> Vec<Vec<(u64, EndedRow)>> {
+    let mut keys: BTreeMap<InstanceId, Vec<(u64, EndedRow)>> = BTreeMap::new();
+    for (number, row) in due {
+        keys.entry(row.instance.clone()).or_default().push((number, row));
+    }
+    let mut keys: Vec<_> = keys.into_values().collect();
+    for rows in &mut keys {
+        rows.sort_by_key(|(_, row)| row.summary.record.generation);
+    }
+    keys
+}
+
+/// The last entry on a subject, and that of the newest generation.
+async fn on_subject(
+    broker: &dyn Broker,
+    stream: &str,
+    subject: &str,
+) -> Result<Option<(StoredMessage, StoredMessage)>, BrokerError> {
+    let Some(last) = broker.last_by_subject(stream, subject).await? else {
+        return Ok(None);
+    };
+    let Some(sequence) = header(&last, NEWEST_HEADER).and_then(|text| text.parse().ok()) else {
+        return Ok(Some((last.clone(), last)));
+    };
+    // It may be too old by now.
+    let newest = broker.message_at(stream, sequence).await?;
+    let newest = newest.filter(|newest| newest.subject == subject);
+    let newest = newest.unwrap_or_else(|| last.clone());
+    Ok(Some((last, newest)))
+}
+
+fn header<'m>(message: &'m StoredMessage, wanted: &str) -> Option<&'m str> {
+    let mut headers = message.headers.iter();
+    let found = headers.find(|(name, _)| name.eq_ignore_ascii_case(wanted));
+    found.map(|(_, value)| value.as_str())
+}
+
 impl Node {
     /// What the archive has of an instance.
     ///
@@ -301,9 +431,9 @@ impl Node {
         let subject = subject::archive(&self.manifest.cluster, id);
         let unavailable =
             |error: String| ControlError::Unavailable(format!("archive {}: {error}", settings.stream));
-        let found = broker.last_by_subject(&settings.stream, &subject).await;
+        let found = on_subject(broker.as_ref(), &settings.stream, &subject).await;
         let found = found.map_err(|error| unavailable(error.to_string()))?;
-        let Some(found) = found else {
+        let Some((_, found)) = found else {
             return Ok(None);
         };
         let read = self

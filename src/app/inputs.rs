@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::Value;
 
+use super::catalog::InForce;
 use super::control::blocking;
 use super::cursors::forged;
 use super::node::Node;
@@ -16,11 +17,12 @@ use crate::kernel::classes::TIMEOUT_CLASS;
 use crate::kernel::definition::model::Action;
 use crate::kernel::definition::{Definition, EffectDefinition};
 use crate::kernel::envelope::APPLIED_HEADER;
-use crate::kernel::ids::{CommandId, EffectName, InstanceId};
+use crate::kernel::ids::{ClusterId, CommandId, DefinitionHash, EffectName, InstanceId};
 use crate::kernel::input::{Found, Input, InputBody, Origin, SourceStream, StuckDecision};
 use crate::kernel::letters;
 use crate::kernel::outcome::EFFECT_UNSENDABLE;
 use crate::kernel::patch::Note;
+use crate::kernel::record::Record;
 use crate::kernel::recorded::{LetterDecision, Recorded, RecordedBody, RecordedOutcome};
 use crate::kernel::subject::Subject;
 use crate::ports::broker::{Message, StoredMessage};
@@ -68,33 +70,11 @@ pub(super) async fn recorded(
         let message = "the key was used again since the page before: begin again".to_owned();
         return Err(ControlError::Conflict(message));
     }
-    let no_sagas = || ControlError::Unavailable("this process runs no sagas".to_owned());
-    let cluster = node.running_or_unavailable()?.cluster.ok_or_else(no_sagas)?;
-    let in_force = node.catalog.now();
-    let definition = in_force.sagas.by_hash(&record.definition).map(AsRef::as_ref);
+    let reading = Reading::of(node, id, &record)?;
     let (count, mut last) = (rows.len(), None);
     let mut inputs = Vec::with_capacity(count);
     for (at, ((number, row), kept)) in (1..).zip(rows) {
-        let input = match kept.filter(|_| is_input(&row.outcome)) {
-            Some(kept) => RecordedBody::of(&kept),
-            None => body(node, id, number, &row).await?,
-        };
-        let input = redacted(input, &in_force.effects, definition);
-        let input = of_edit(input, &row, &in_force.effects);
-        let input = Recorded {
-            cluster,
-            tenant: id.tenant.as_str().to_owned(),
-            saga: id.saga.as_str().to_owned(),
-            key: id.key.as_str().to_owned(),
-            generation,
-            definition: record.definition.to_string(),
-            id: row.input_id,
-            time_ms: row.time.0,
-            input,
-            outcome: row.outcome.as_str().to_owned(),
-            reason: dead_for(row.outcome),
-            notes: row.notes,
-        };
+        let input = reading.recorded(number, row, kept).await?;
         room.take(&input);
         inputs.push(input);
         last = Some(number);
@@ -108,6 +88,75 @@ pub(super) async fn recorded(
         inputs,
         next: next.map(|number| format!("{generation}-{number}")),
     })
+}
+
+/// Tells what the rows of one instance's history are about.
+pub(super) struct Reading<'a> {
+    node: &'a Node,
+    id: &'a InstanceId,
+    generation: u32,
+    definition: DefinitionHash,
+    cluster: ClusterId,
+    in_force: Arc<InForce>,
+}
+
+impl<'a> Reading<'a> {
+    /// # Errors
+    /// [`ControlError::Unavailable`] in a process that runs no sagas.
+    pub(super) fn of(node: &'a Node, id: &'a InstanceId, record: &Record) -> Result<Self, ControlError> {
+        let no_sagas = || ControlError::Unavailable("this process runs no sagas".to_owned());
+        Ok(Self {
+            node,
+            id,
+            generation: record.generation,
+            definition: record.definition,
+            cluster: node.running_or_unavailable()?.cluster.ok_or_else(no_sagas)?,
+            in_force: node.catalog.now(),
+        })
+    }
+
+    /// Row `number`, with what it is about: as it was `kept`, else as its stream has it.
+    ///
+    /// # Errors
+    /// [`ControlError::Unavailable`] where storage or broker do not answer.
+    pub(super) async fn recorded(
+        &self,
+        number: u64,
+        row: HistoryRow,
+        kept: Option<InputBody>,
+    ) -> Result<Recorded, ControlError> {
+        let input = match kept.filter(|_| is_input(&row.outcome)) {
+            Some(kept) => RecordedBody::of(&kept),
+            None => body(self.node, self.id, number, &row).await?,
+        };
+        let definition = self.in_force.sagas.by_hash(&self.definition).map(AsRef::as_ref);
+        let input = redacted(input, &self.in_force.effects, definition);
+        let input = of_edit(input, &row, &self.in_force.effects);
+        Ok(self.told(row, input))
+    }
+
+    /// A row without what it is about.
+    pub(super) fn without_body(&self, row: HistoryRow) -> Recorded {
+        let kind = row.kind.clone();
+        self.told(row, RecordedBody::Missing { kind })
+    }
+
+    fn told(&self, row: HistoryRow, input: RecordedBody) -> Recorded {
+        Recorded {
+            cluster: self.cluster,
+            tenant: self.id.tenant.as_str().to_owned(),
+            saga: self.id.saga.as_str().to_owned(),
+            key: self.id.key.as_str().to_owned(),
+            generation: self.generation,
+            definition: self.definition.to_string(),
+            id: row.input_id,
+            time_ms: row.time.0,
+            input,
+            outcome: row.outcome.as_str().to_owned(),
+            reason: dead_for(row.outcome),
+            notes: row.notes,
+        }
+    }
 }
 
 /// Why an input is a dead letter, if it is one.

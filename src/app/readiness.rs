@@ -97,6 +97,8 @@ pub(super) async fn health(node: &Node) -> Health {
         },
     ));
     checks.extend(node.trail.check().map(|outcome| check("audit", outcome)));
+    let archive = running.archive_seen.check();
+    checks.extend(archive.map(|outcome| check("archive", outcome)));
     for shard in 0..node.manifest.shards {
         let name = format!("shard {shard}");
         match (running.shards.get(shard), &running.common) {

@@ -17,7 +17,7 @@ use super::ownership::keeper::Keeper;
 use super::sagas::{self, Common, Opened, Sagas};
 use super::shard_map::ShardMap;
 use super::shards::Shown;
-use super::{StartError, streams};
+use super::{StartError, archive, streams};
 use crate::broker_clock::BrokerClock;
 use crate::clients::UpstreamTls;
 use crate::config::{Dispatch, Manifest};
@@ -63,6 +63,8 @@ pub(super) struct Running {
     pub shards: Arc<ShardMap<Shown>>,
     /// Bounds what is read for those who wait.
     pub patient_reads: Semaphore,
+    /// What waits for the archive.
+    pub archive_seen: archive::Seen,
     /// The place of the backup that is being taken.
     pub backups: Arc<Semaphore>,
     /// Of the shards, if sagas run here.
@@ -117,6 +119,7 @@ impl Running {
                 .as_ref()
                 .map_or_else(Arc::default, |common| Arc::clone(&common.shards)),
             patient_reads: Semaphore::new(PATIENT_READS_MAX),
+            archive_seen: archive::Seen::default(),
             backups: Arc::new(Semaphore::new(1)),
             common,
             breakers: std::sync::Mutex::new(stages.worker.as_ref().map(Worker::breakers)),

@@ -272,6 +272,7 @@ const FIELDS: &[Column] = &[
     Column::time("Ended", "/ended"),
     Column::time("Archived", "/archived_at"),
     Column::value("Truncated", "/truncated"),
+    Column::value("Inputs left out", "/inputs_left_out"),
     Column::time("Blocked", "/blocked_by/since"),
     Column::told("Blocked by", blocked),
     Column::value("Definition", "/definition"),

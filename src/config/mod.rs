@@ -169,6 +169,10 @@ mod tests {
                 "storage.archive.entry_bytes_max must be between",
             ),
             (
+                "storage: {archive: {inputs_bytes_max: 100000000}}\n",
+                "storage.archive.inputs_bytes_max must be at most",
+            ),
+            (
                 "storage: {archive: {stream: WORKFLOW_EVENTS}}\n",
                 "which another stream has",
             ),

@@ -376,6 +376,79 @@ fn streams_that_differ_are_away_or_could_drop_events_are_told() {
 }
 
 #[test]
+fn an_archive_that_is_full_or_whose_stream_could_drop_entries_is_told() {
+    let home = Home::new();
+    let server = NatsServer::start();
+    let archive = json!({"storage": {"archive": {"max_age": "1h", "max_bytes": 2_000}}});
+    let (code, checks) = at(&home, &server.url(), &archive);
+    let (status, detail) = of(&checks, "stream WORKFLOW_ARCHIVE");
+    assert!(
+        status == "ok" && detail.contains("the first start creates it") && code == Some(0),
+        "{detail}"
+    );
+    let manifest = home.with(json!({"storage": archive["storage"],
+        "broker": {"kind": "nats", "nats": {"urls": [server.url()]}}}));
+    let streams = |verb: &str| {
+        let output = binary()
+            .args(["streams", verb, "--config"])
+            .arg(&manifest)
+            .output();
+        output.expect("the binary starts").status.code()
+    };
+    assert_eq!(streams("apply"), Some(0));
+    let (_, checks) = doctor(&home, &manifest, &[]);
+    let told = "0 entries, 0 of 2000 bytes; they are kept for 3600 s (storage.archive.max_age)";
+    assert_eq!(of(&checks, "archive"), ("ok".to_owned(), told.to_owned()));
+    assert_eq!(of(&checks, "stream WORKFLOW_ARCHIVE").0, "ok");
+    assert_eq!(
+        of(&checks, "instances for the archive"),
+        ("ok".to_owned(), "no ended instance waits for it".to_owned())
+    );
+
+    // Whoever changes the stream lets entries go earlier than the manifest says.
+    of_server(
+        &server,
+        "UPDATE.WORKFLOW_ARCHIVE",
+        &json!({"name": "WORKFLOW_ARCHIVE", "subjects": ["runner.shop.archive.>"],
+        "max_age": 600_000_000_000_u64, "discard": "old", "max_bytes": 100_000}),
+    );
+    fails(
+        &home,
+        &manifest,
+        "stream WORKFLOW_ARCHIVE",
+        "max_age is 600000000000, expected 0",
+    );
+    fails(
+        &home,
+        &manifest,
+        "stream WORKFLOW_ARCHIVE",
+        "discard is \"old\", expected \"new\"",
+    );
+    assert_eq!((streams("check"), streams("apply")), (Some(1), Some(0)));
+    let (_, checks) = doctor(&home, &manifest, &[]);
+    assert_eq!(of(&checks, "stream WORKFLOW_ARCHIVE").0, "ok", "{checks:#?}");
+
+    let entry = |bytes: usize| {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        runtime.block_on(async {
+            let client = async_nats::connect(server.url()).await.expect("connected");
+            let stored = client.request("runner.shop.archive.acme.tally.t-1", vec![b'x'; bytes].into());
+            let stored = stored.await.expect("an answer");
+            assert!(text(&stored.payload).contains("WORKFLOW_ARCHIVE"), "{stored:?}");
+        });
+    };
+    entry(1_800);
+    let (_, checks) = doctor(&home, &manifest, &[]);
+    let (status, detail) = of(&checks, "archive");
+    assert!(
+        status == "warn" && detail.starts_with("1 entries, 1"),
+        "{status}: {detail}"
+    );
+    entry(200);
+    fails(&home, &manifest, "archive", "of 2000 bytes");
+}
+
+#[test]
 fn events_that_were_dropped_before_a_shard_read_them_are_told() {
     let mut home = Home::new();
     let server = NatsServer::start();

@@ -102,10 +102,6 @@ pub struct Plan {
     pub is_on_mdbx: bool,
     /// The write sets of all commits are captured, and give the same rows.
     pub is_captured: bool,
-    #[cfg_attr(
-        not(feature = "planted"),
-        expect(dead_code, reason = "who plants bugs asks for it")
-    )]
     pub situation: Option<Situation>,
 }
 

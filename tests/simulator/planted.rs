@@ -27,6 +27,7 @@ pub const fn known(bug: Bug) -> u64 {
         Bug::TwiceInHand => 93,
         Bug::NoFence => 231,
         Bug::FactsAgain => 352,
+        Bug::ArchivedUnacknowledged => 468,
     }
 }
 
@@ -37,6 +38,7 @@ fn suits(bug: Bug, plan: &Plan) -> bool {
         Bug::RemovedUnread => plan.situation == Some(Situation::RemovedUnread),
         Bug::CallsCutOff => plan.situation == Some(Situation::StopsInCalls),
         Bug::ReusedSequence => plan.situation == Some(Situation::GrownAgain),
+        Bug::ArchivedUnacknowledged => plan.situation == Some(Situation::Archived),
         Bug::NoFence => plan.actions.iter().any(|(_, action)| action.is_of_owners()),
         Bug::ReleaseBeforeCommit
         | Bug::PositionPastHeld

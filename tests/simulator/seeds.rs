@@ -5,8 +5,10 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::run::{Verdict, carry_out, record, simulate};
-use super::{ledger, shorten};
+use super::plan::Plan;
+use super::run::{Verdict, carry_out, play, record, simulate};
+use super::situations::Situation;
+use super::{judges, ledger, shorten};
 
 /// Seeds whose simulations run twice: one in so many.
 const TWICE_EVERY: u64 = 50;
@@ -139,6 +141,29 @@ fn promises_hold_under_faults() {
         ledger::append(from, seeds, &failed);
     }
     assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+/// Seeds with an archive are few of a range: so many of them run, from `FROM` on. `ARCHIVED=n` runs more.
+#[test]
+fn an_instance_that_is_deleted_under_faults_is_in_the_archive_as_it_ended() {
+    if std::env::var_os("SEED").is_some() {
+        return;
+    }
+    let from = number("FROM").unwrap_or(1);
+    let count = number("ARCHIVED").unwrap_or(10);
+    let seeds = (from..).filter(|seed| Situation::of(*seed) == Some(Situation::Archived));
+    let (mut deleted, mut failed) = (0, Vec::new());
+    for seed in seeds.take(usize::try_from(count).expect("few")) {
+        let (simulation, mut faults) = play(Plan::of(seed), false);
+        if faults.is_empty() {
+            faults = judges::judge(&simulation);
+        }
+        deleted += simulation.world.all_deleted().len();
+        failed.extend(faults.into_iter().map(|fault| format!("seed {seed}: {fault}")));
+    }
+    println!("{count} seeds, {deleted} instances deleted");
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    assert!(deleted > 0, "nothing was deleted");
 }
 
 fn replay(seed: u64) {

@@ -15,6 +15,8 @@ use super::workload;
 const SHARE: u64 = 160;
 /// So many of a thousand other seeds have [`Situation::PoisonWhilePaused`].
 const SHARE_PAUSED: u64 = 30;
+/// So many of a thousand seeds without any of them have [`Situation::Archived`].
+const SHARE_ARCHIVED: u64 = 40;
 /// Longest time for which the connection is away, in milliseconds.
 const CUT_MS: u64 = 9_000;
 
@@ -30,6 +32,8 @@ pub enum Situation {
     GrownAgain,
     /// Results that kill the process come while their instances are paused.
     PoisonWhilePaused,
+    /// What has ended goes to the archive soon, while the process dies and the broker does not answer.
+    Archived,
 }
 
 impl Situation {
@@ -45,7 +49,11 @@ impl Situation {
         if rng.chance(SHARE) {
             return Some(*rng.pick(&Self::DRAWN));
         }
-        rng.chance(SHARE_PAUSED).then_some(Self::PoisonWhilePaused)
+        if rng.chance(SHARE_PAUSED) {
+            return Some(Self::PoisonWhilePaused);
+        }
+        let mut rng = Rng::new(seed, "archived");
+        rng.chance(SHARE_ARCHIVED).then_some(Self::Archived)
     }
 
     /// Nothing goes wrong but this.
@@ -66,6 +74,7 @@ impl Situation {
             Self::RemovedUnread => removed_unread(plan, &mut rng),
             Self::GrownAgain => grown_again(plan, &mut rng),
             Self::PoisonWhilePaused => poison_while_paused(plan, &mut rng),
+            Self::Archived => archived(plan, &mut rng),
         }
         plan.actions.sort_by_key(|(at, _): &(Duration, Action)| *at);
     }
@@ -170,6 +179,36 @@ fn poison_while_paused(plan: &mut Plan, rng: &mut Rng) {
     plan.upstream.poisonous = rng.within(100..=500);
     let pauses = workload::pauses(rng, 600, &plan.actions);
     plan.actions.extend(pauses);
+}
+
+fn archived(plan: &mut Plan, rng: &mut Rng) {
+    let archive = match rng.below(4) {
+        0 => json!({"entry_bytes_max": 16_384}),
+        1 => json!({"inputs_bytes_max": 2_000}),
+        _ => json!({}),
+    };
+    // By number, or by age; never while an instance is wanted by others that have not ended long ago.
+    plan.settings["storage"] = match rng.below(3) {
+        0 => json!({"keep_ended": "40s", "archive": archive}),
+        1 => json!({"keep_ended": "1s", "archive": archive}),
+        _ => json!({"keep_ended_count": *rng.pick(&[0, 1, 4]), "archive": archive}),
+    };
+    for _ in 0..rng.within(1..=6) {
+        let action = match rng.below(6) {
+            0..=2 => Action::Crash {
+                calls: rng.within(1..=200),
+            },
+            3 => Action::Restart,
+            4 => Action::Cut {
+                for_ms: rng.within(1..=CUT_MS),
+            },
+            _ => Action::DiskFull {
+                shard: u16::try_from(rng.below(3)).expect("small"),
+                for_ms: rng.within(100..=6_000),
+            },
+        };
+        plan.actions.push((rng.millis(0..=workload::SPAN_MS), action));
+    }
 }
 
 /// When events of this name are published.

@@ -1,14 +1,16 @@
 //! The state of a shard: it outlives its process, may be full, and may be copied. A process has it by a mount, and dies at a
 //! commit, in the middle of one, or lives on. It lies in memory, or in MDBX.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use saga_runner::kernel::work::WorkRef;
 use saga_runner::mdbx::environment::Environment;
-use saga_runner::storage::rows::Suspect;
-use saga_runner::storage::tables;
+use saga_runner::storage::rows::{EndedRow, HistoryRow, Suspect, decode};
+use saga_runner::storage::{keys, tables};
 use saga_runner_partition::storage::{
     Batch, Capture, Decision, Memory, ReadRows, ReadWork, Reader, Row, Snapshots, StorageError, TableIndex,
     Take, Transactions, WriteRows, WriteSet, WriteWork, in_transaction, rows_of,
@@ -174,6 +176,27 @@ impl Disk {
         Ok(())
     }
 
+    /// Tells which ended instances were deleted. What goes on, or is written anew, keeps its history.
+    fn note_deleted(&self, gone: &[(TableIndex, u64, Vec<u8>)]) {
+        let history: BTreeMap<u64, HistoryRow> = gone
+            .iter()
+            .filter(|(table, ..)| *table == tables::HISTORY)
+            .map(|(_, number, row)| (*number, decode(row, "a history row").expect("whole")))
+            .collect();
+        for (_, _, row) in gone.iter().filter(|(table, ..)| *table == tables::ENDED) {
+            let row: EndedRow = decode(row, "an ended instance").expect("whole");
+            let mut next = row.summary.record.last_history;
+            let mut rows = Vec::new();
+            while let Some(found) = next.and_then(|number| history.get(&number)) {
+                next = found.previous;
+                rows.push(found.clone());
+            }
+            if !rows.is_empty() {
+                self.world.deleted(row, rows);
+            }
+        }
+    }
+
     pub fn set_full(&self, is_full: bool) {
         self.is_full.store(is_full, Ordering::Relaxed);
     }
@@ -216,15 +239,18 @@ impl Transactions for Mount {
         let disk = &self.disk;
         let is_full = disk.is_full.load(Ordering::Relaxed);
         let is_map_full = disk.is_map_full.load(Ordering::Relaxed);
-        let (mut decision, mut set) = (Decision::Abort, None);
+        let (mut decision, mut set, mut gone) = (Decision::Abort, None, Vec::new());
         disk.rows.store.transact(&mut |rows| {
             let process = &*self.process;
             let capture = disk.replica.is_some().then(|| Capture::new(rows));
-            decision = work(&Written {
+            let written = Written {
                 rows: capture.as_ref().map_or(rows, |capture| capture as &dyn WriteRows),
                 is_map_full,
                 process,
-            });
+                gone: RefCell::default(),
+            };
+            decision = work(&written);
+            gone = written.gone.into_inner();
             set = capture.map(Capture::into_set);
             if is_full || process.is_dead() {
                 Decision::Abort
@@ -247,6 +273,7 @@ impl Transactions for Mount {
                 disk.shard, self.process.number
             ));
             disk.note_work()?;
+            disk.note_deleted(&gone);
         }
         // It is stored, and whoever has stored it may not live to know.
         if self.process.call() { Ok(()) } else { Err(died()) }
@@ -269,6 +296,8 @@ struct Written<'r> {
     rows: &'r dyn WriteRows,
     is_map_full: bool,
     process: &'r Process,
+    /// Rows of ended instances and of histories that were deleted.
+    gone: RefCell<Vec<(TableIndex, u64, Vec<u8>)>>,
 }
 
 impl Written<'_> {
@@ -313,6 +342,10 @@ impl WriteRows for Written<'_> {
     }
 
     fn delete(&self, table: TableIndex, key: &[u8]) -> Result<bool, StorageError> {
+        let is_kept = table == tables::ENDED || table == tables::HISTORY;
+        if is_kept && let (Some(row), Some(number)) = (self.rows.get(table, key)?, keys::read_number(key)) {
+            self.gone.borrow_mut().push((table, number, row));
+        }
         self.rows.delete(table, key)
     }
 }

@@ -4,6 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use saga_runner::kernel::ids::TimeMs;
+use saga_runner::storage::rows::{EndedRow, HistoryRow};
+
 use super::clock::VirtualClock;
 use super::trace::Trace;
 
@@ -12,6 +15,15 @@ pub struct World {
     pub clock: Arc<VirtualClock>,
     pub trace: Trace,
     evidence: Mutex<Evidence>,
+}
+
+/// An ended instance that a commit has deleted.
+#[derive(Debug, Clone)]
+pub struct Deleted {
+    pub at: TimeMs,
+    pub row: EndedRow,
+    /// The newest first.
+    pub history: Vec<HistoryRow>,
 }
 
 #[derive(Default)]
@@ -32,6 +44,7 @@ struct Evidence {
     premature: Vec<String>,
     /// How often a process died by what it was to write.
     poisoned: usize,
+    deleted: Vec<Deleted>,
 }
 
 impl Evidence {
@@ -158,6 +171,18 @@ impl World {
                 format!("process {process} has trimmed {stream}, and another one owns some of the shards");
             evidence.premature.push(told);
         }
+    }
+
+    /// A commit has deleted this.
+    pub fn deleted(&self, row: EndedRow, history: Vec<HistoryRow>) {
+        let at = self.clock.true_now();
+        self.note(format_args!("{} is deleted", row.instance));
+        self.evidence().deleted.push(Deleted { at, row, history });
+    }
+
+    /// All that was deleted, in that order.
+    pub fn all_deleted(&self) -> Vec<Deleted> {
+        self.evidence().deleted.clone()
     }
 
     pub fn poisoned(&self) {

@@ -30,10 +30,12 @@ pub enum Bug {
     ReusedSequence,
     /// Who has lost a shard to another process goes on sending for it.
     NoFence,
+    /// The archive is said to have an instance although the broker has not acknowledged its entry.
+    ArchivedUnacknowledged,
 }
 
 impl Bug {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::ReleaseBeforeCommit,
         Self::PositionPastHeld,
         Self::RandomId,
@@ -46,6 +48,7 @@ impl Bug {
         Self::TwiceInHand,
         Self::ReusedSequence,
         Self::NoFence,
+        Self::ArchivedUnacknowledged,
     ];
 }
 

@@ -279,7 +279,7 @@ fn of_instances(tenancy: Tenancy) -> Vec<Endpoint> {
             &one("/inputs"),
             VIEWER,
             "List the inputs of an instance",
-            instances::inputs,
+            queries::inputs,
         )
         .knows(PAGE),
         rows.get(

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::Checked;
-use crate::app::{SystemClock, cluster, connect_broker, streams};
+use crate::app::{SystemClock, archive, cluster, connect_broker, streams};
 use crate::broker_clock::BrokerClock;
 use crate::config::{BrokerKind, Manifest};
 use crate::kernel::input::SourceStream;
@@ -32,6 +32,7 @@ async fn embedded(manifest: &Manifest, positions: &[(u16, [u64; 3])]) -> Vec<Che
     match connect_broker(manifest, clock).await {
         Ok(broker) => {
             let mut checks = vec![Checked::ok("broker", "embedded, its file opens")];
+            checks.extend(archive(&*broker, manifest).await);
             let [events, results, commands] = states(&*broker, manifest).await;
             checks.extend(lost(manifest, positions, &[events, results, commands]));
             checks
@@ -84,6 +85,7 @@ async fn nats(
     checks.push(Checked::ok("jetstream", "on for this account"));
     checks.push(durability(manifest, monitor));
     checks.extend(of_streams(&*broker, manifest).await);
+    checks.extend(archive(&*broker, manifest).await);
     let asking = clock(&*broker, manifest).await;
     checks.extend(asking);
     let states = states(&*broker, manifest).await;
@@ -139,7 +141,8 @@ async fn of_streams(broker: &dyn Broker, manifest: &Manifest) -> Vec<Checked> {
     };
     let all = streams::specs(manifest)
         .into_iter()
-        .chain([streams::audit(manifest)]);
+        .chain([streams::audit(manifest)])
+        .chain(archive::spec(manifest));
     for spec in all {
         let name = format!("stream {}", spec.name);
         let fix = if spec.foreign {
@@ -190,6 +193,34 @@ async fn of_streams(broker: &dyn Broker, manifest: &Manifest) -> Vec<Checked> {
         });
     }
     checks
+}
+
+/// What the archive holds, and whether it has room for more.
+async fn archive(broker: &dyn Broker, manifest: &Manifest) -> Option<Checked> {
+    let settings = manifest.storage.archive.as_ref()?;
+    archive::spec(manifest)?;
+    // One that is away is told of with the streams.
+    let state = broker.stream_state(&settings.stream).await.ok()?;
+    let kept = settings.max_age.map_or_else(
+        || "are kept without end".to_owned(),
+        |age| {
+            format!(
+                "are kept for {} s (storage.archive.max_age)",
+                age.duration().as_secs()
+            )
+        },
+    );
+    let of = settings
+        .max_bytes
+        .map_or_else(String::new, |most| format!(" of {most}"));
+    let (entries, bytes) = (state.messages, state.bytes);
+    let detail = format!("{entries} entries, {bytes}{of} bytes; they {kept}");
+    let fix = "raise storage.archive.max_bytes, or lower storage.archive.max_age: a full archive takes nothing, and nothing is deleted then";
+    Some(match settings.max_bytes {
+        Some(most) if bytes >= most => Checked::fail("archive", detail, fix),
+        Some(most) if bytes >= most - most / 10 => Checked::warn("archive", detail, fix),
+        _ => Checked::ok("archive", detail),
+    })
 }
 
 /// How far the clock of this machine is from the broker's.

@@ -8,7 +8,7 @@ mod state;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{StartError, definitions, runtime};
+use super::{StartError, archive, definitions, runtime};
 use crate::config::{ConfigError, Manifest, secret};
 use crate::kernel::definition::Severity;
 
@@ -99,6 +99,13 @@ pub fn examine(
         let active = loaded.map(|read| read.sagas).unwrap_or_default();
         let shards = state::examine(manifest, &active, tell);
         checks.extend(shards.checks);
+        checks.extend(
+            manifest
+                .storage
+                .archive
+                .as_ref()
+                .map(|_| waiting(&shards.waiting)),
+        );
         positions = shards.positions;
     }
     tell("broker".to_owned());
@@ -116,6 +123,16 @@ fn told(error: &StartError) -> String {
         .filter(|finding| finding.severity == Severity::Error);
     let first: Vec<String> = errors.take(FINDINGS_TOLD).map(ToString::to_string).collect();
     format!("{error}: {}", first.join("; "))
+}
+
+/// Whether ended instances have waited for the archive for too long.
+fn waiting(look: &archive::Look) -> Checked {
+    let check = "instances for the archive";
+    if look.oldest_ms < archive::WAITS_LONG_MS {
+        return Checked::ok(check, look.told());
+    }
+    let fix = "they are archived once the runner is started, if the archive takes them (docs/runbooks.md#archive-waits)";
+    Checked::warn(check, look.told(), fix)
 }
 
 /// Whether the secrets of this machine are there.

@@ -3,19 +3,24 @@
 use std::sync::Arc;
 
 use super::Checked;
-use crate::app::shards;
+use crate::app::{SystemClock, archive, shards};
 use crate::config::Manifest;
 use crate::kernel::definition::{Definition, DefinitionSet};
 use crate::kernel::ids::ClusterId;
 use crate::mdbx;
+use crate::ports::clock::Clock as _;
 use crate::storage::{OpenOptions, Reader, StorageError};
 
+/// Instances of one shard that are counted as waiting for the archive.
+const WAITING_MAX: usize = 1_000;
 /// Faults that are told of one shard.
 const TOLD_MAX: usize = 5;
 
 /// What was found of the shards.
 pub(super) struct Shards {
     pub checks: Vec<Checked>,
+    /// Ended instances of these shards that wait for the archive.
+    pub waiting: archive::Look,
     /// Up to where each shard that could be opened has read its streams, by `SourceStream::index`.
     pub positions: Vec<(u16, [u64; 3])>,
 }
@@ -27,6 +32,7 @@ pub(super) fn examine(
 ) -> Shards {
     let mut found = Shards {
         checks: Vec::new(),
+        waiting: archive::Look::default(),
         positions: Vec::new(),
     };
     let known = match shards::known(manifest) {
@@ -99,6 +105,18 @@ fn look(
         }
         Err(error) => Checked::fail(&check, error.to_string(), "restore the shard from a copy (SR0206)"),
     });
+    let keep = manifest.storage.keep();
+    let tenants: Vec<_> = keep
+        .counts()
+        .map(|(tenant, count)| (tenant.clone(), count))
+        .collect();
+    let outdated = keep.outdated(SystemClock::new().now());
+    // What cannot be read is told above.
+    if keep.archive
+        && let Ok(due) = reader.due(outdated, &tenants, WAITING_MAX)
+    {
+        found.waiting.add(&due, outdated);
+    }
     if let Ok(progress) = reader.progress() {
         found.positions.push((shard, progress.positions));
     }

@@ -142,7 +142,7 @@ pub(super) fn input(recorded: &Recorded, at: usize) -> Result<Input, String> {
     let input = recorded.input().map_err(|error| error.to_string())?;
     input.ok_or_else(|| {
         format!(
-            "the message of input {} ({}) is no longer in its stream",
+            "the message of input {} ({}) is no longer in its stream, and was not kept",
             at + 1,
             describe(recorded)
         )

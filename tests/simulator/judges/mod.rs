@@ -2,6 +2,7 @@
 //! with, what stands in the streams; and by what the disks hold.
 
 mod accounts;
+pub mod archive;
 mod books;
 mod catching_up;
 mod cups;
@@ -39,6 +40,12 @@ pub const SAGAS: [&str; 13] = [
 
 /// What does not hold at the end; one line each.
 pub fn judge(simulation: &Simulation) -> Vec<String> {
+    // The others look at instances that have ended.
+    if archive::is_kept(simulation) {
+        let mut faults = archive::judge(simulation);
+        faults.extend(messages::judge(simulation));
+        return faults;
+    }
     let mut faults = lists::judge(simulation);
     faults.extend(books::judge(simulation));
     if is_whole(simulation) {
@@ -139,6 +146,7 @@ fn records(simulation: &Simulation, tenant: &str, saga: &str) -> Vec<(InstanceId
 pub fn open(simulation: &Simulation) -> Vec<String> {
     let mut open: Vec<String> = losses::forgotten(simulation).into_iter().collect();
     open.extend(losses::removed(simulation));
+    open.extend(archive::waiting(simulation));
     for (_, event) in &simulation.stored {
         let starts = [
             ("List.Opened", "list"),
@@ -155,7 +163,8 @@ pub fn open(simulation: &Simulation) -> Vec<String> {
         };
         let id = instance(event.tenant, saga, &event.key);
         // What would have begun it is gone.
-        if found(simulation, &id).is_none() && !simulation.is_excused(event.kind, &event.key) {
+        let is_there = found(simulation, &id).is_some() || archive::has(simulation, &id);
+        if !is_there && !simulation.is_excused(event.kind, &event.key) {
             open.push(format!("{id} was never begun"));
         }
     }
@@ -169,6 +178,9 @@ pub fn open(simulation: &Simulation) -> Vec<String> {
             })
             .expect("a store in memory can be read");
         for (id, record) in live {
+            if archive::explains(simulation, &id) {
+                continue;
+            }
             let steps: Vec<_> = record
                 .step_states()
                 .map(|(_, _, step)| step.status.as_str())

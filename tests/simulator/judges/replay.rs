@@ -9,7 +9,7 @@ use saga_runner::kernel::recorded::Recorded;
 use saga_runner::offline::history;
 use saga_runner::ports::control::{ControlError, Instances as _, PageRequest};
 
-use super::{SAGAS, records};
+use super::{SAGAS, archive, records};
 use crate::faults::is_of_stranger;
 use crate::run::{COMMANDS, EVENTS, RESULTS, Simulation};
 use crate::workload::TENANTS;
@@ -26,7 +26,13 @@ pub async fn judge(simulation: &Simulation, node: &Arc<Node>) -> Vec<String> {
     let is_adopted = simulation.losses.adopted.is_some();
     // What a call of the process itself has given stands last on its subject, where no stranger has published there.
     let is_meddled = simulation.server.archive(RESULTS).iter().any(is_of_stranger);
-    if has_lost || is_adopted || is_meddled || !simulation.plan.seed.is_multiple_of(PLAYED_EVERY) {
+    let is_archived = archive::is_kept(simulation);
+    if is_archived
+        || has_lost
+        || is_adopted
+        || is_meddled
+        || !simulation.plan.seed.is_multiple_of(PLAYED_EVERY)
+    {
         return Vec::new();
     }
     let versions = simulation.versions();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use saga_runner::app::Node;
-use saga_runner::kernel::envelope::{ControlMessage, ControlVerb, FoundAs, Stuck};
+use saga_runner::kernel::envelope::{ControlMessage, ControlVerb, FoundAs, Principal, Role, Stuck};
 use saga_runner::kernel::ids::{SagaName, TenantId};
 use saga_runner::kernel::view::{InstanceView, StuckIn, StuckView};
 use saga_runner::ports::control::{
@@ -19,6 +19,9 @@ use crate::store::POISON;
 /// Sagas in which something may wait for an operator: parents behind the children that they took back.
 const ASKING: [&str; 5] = ["pay", "part", "order", "trip", "bill"];
 
+/// Sagas of which an operator deletes some instances that have ended, where there is an archive.
+const DELETED: [&str; 3] = ["list", "bill", "pay"];
+
 fn page() -> PageRequest {
     PageRequest {
         limit: 500,
@@ -31,6 +34,9 @@ impl Simulation {
     pub async fn operate(&mut self, node: &Arc<Node>) -> Result<(), ControlError> {
         for tenant in TENANTS {
             self.decide_what_blocks(node, tenant).await?;
+            if judges::archive::is_kept(self) {
+                self.delete_some(node, tenant).await?;
+            }
             for saga in ASKING {
                 let name = SagaName::parse(saga).expect("a saga");
                 let id = TenantId::parse(tenant).expect("a tenant");
@@ -40,6 +46,33 @@ impl Simulation {
                     for stuck in &view.stuck {
                         self.answer(node, tenant, view, stuck).await?;
                     }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes some of what has ended, before its time.
+    async fn delete_some(&self, node: &Arc<Node>, tenant: &str) -> Result<(), ControlError> {
+        let id = TenantId::parse(tenant).expect("a tenant");
+        for saga in DELETED {
+            let name = SagaName::parse(saga).expect("a saga");
+            let found = node.instances(&id, &name, None, page()).await?;
+            let ended = found.items.iter().filter(|view| view.ended.is_some());
+            for view in ended.filter(|view| view.key.ends_with('1')) {
+                let message = ControlMessage {
+                    request_id: format!("delete-{saga}-{}-{}", view.key, view.generation),
+                    principal: Some(Principal {
+                        role: Role::Admin,
+                        ..ada("erasure")
+                    }),
+                    verb: ControlVerb::Delete { parent_over: false },
+                };
+                let id = judges::instance(tenant, saga, &view.key);
+                match node.control(&id, message, None).await {
+                    // It was asked for before, or is needed still.
+                    Ok(_) | Err(ControlError::Conflict(_) | ControlError::NotFound(_)) => {}
+                    Err(error) => return Err(error),
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use saga_runner_kernel::ids::TenantId;
+use saga_runner_kernel::ids::{TenantId, TimeMs};
 
 use super::ended::{ENDED_SEEN, Outdated, corrupt, ended_row, read_ended};
 use super::listed::{StatusChanges, oldest_ended};
@@ -16,6 +16,16 @@ const LOOKED_MAX: usize = 10_000;
 
 /// Ended instances by the numbers of their rows.
 type Due = BTreeMap<u64, EndedRow>;
+
+impl Outdated {
+    /// Since when the time of an ended instance is over; `None`: it is not, and there are too many beside it.
+    #[must_use]
+    pub fn due_since(&self, row: &EndedRow) -> Option<TimeMs> {
+        let kept_ms = self.now.0 - self.before.0;
+        let since = row.until.unwrap_or_else(|| row.summary.ended.plus_ms(kept_ms));
+        (since < self.now).then_some(since)
+    }
+}
 
 impl Reader {
     /// Ended instances that would be forgotten now if there were no archive, the oldest first, at most `limit`. `tenants`: how many

@@ -55,6 +55,9 @@ pub struct ArchiveSettings {
     pub max_bytes: Option<u64>,
     /// Largest entry, in bytes, compressed: of a longer history the oldest part is left out. 16 KiB to 8 MiB. Default 768 KiB.
     pub entry_bytes_max: usize,
+    /// Inputs in one entry, in bytes of JSON before compression: of more, the newest are without what they carried. 0, or nothing is kept of
+    /// inputs: none. At most 64 MiB. Default 4 MiB.
+    pub inputs_bytes_max: usize,
 }
 
 impl Default for ArchiveSettings {
@@ -64,6 +67,7 @@ impl Default for ArchiveSettings {
             max_age: None,
             max_bytes: None,
             entry_bytes_max: 768 * 1024,
+            inputs_bytes_max: 4 * 1024 * 1024,
         }
     }
 }
@@ -77,6 +81,13 @@ impl ArchiveSettings {
             return Err(format!(
                 "storage.archive.entry_bytes_max must be between {least} and {most}, found {}",
                 self.entry_bytes_max
+            ));
+        }
+        let most = 64 * 1024 * 1024;
+        if self.inputs_bytes_max > most {
+            return Err(format!(
+                "storage.archive.inputs_bytes_max must be at most {most}, found {}",
+                self.inputs_bytes_max
             ));
         }
         let is_legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');

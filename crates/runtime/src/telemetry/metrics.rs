@@ -7,6 +7,7 @@ pub use prometheus::{Gauge, Histogram, IntCounter, IntGauge};
 use prometheus::{HistogramVec, IntCounterVec, IntGaugeVec, Registry};
 
 use super::Spans;
+use super::archive::ArchiveSeries;
 use super::audit::AuditSeries;
 use super::register::{COUNTS, SECONDS, counter, counters, fraction, gauge, gauges, histogram, histograms};
 
@@ -141,8 +142,7 @@ pub struct Metrics {
     pub audit: AuditSeries,
     /// Instances that a job has handled, by `verb` and `outcome` (applied, ignored, failed).
     pub job_instances: IntCounterVec,
-    /// Ended instances whose time is over and that the archive has not got, as far as the last look has counted them.
-    pub archive_waiting: IntGauge,
+    pub archive: ArchiveSeries,
     /// 1 for each halted shard, by `shard` and `reason`.
     pub shards_halted: IntGaugeVec,
     /// 1 for each shard that is fenced and sends nothing, by `shard` and `reason` (unrenewed, taken, held).
@@ -462,7 +462,7 @@ impl Metrics {
                 &["verb", "outcome"],
             ),
             audit: AuditSeries::new(r),
-            archive_waiting: gauge(r, "archive_waiting_instances", "Instances not yet archived."),
+            archive: ArchiveSeries::new(r),
             shards_halted: gauges(
                 r,
                 "shards_halted",

@@ -168,12 +168,16 @@ pub struct InstanceDetail {
 }
 
 /// An instance as the archive has it.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct ArchivedInstance {
     /// An [`InstanceView`], and when it was archived.
     pub instance: serde_json::Map<String, serde_json::Value>,
     /// Each a [`HistoryView`], the newest first.
     pub history: Vec<serde_json::Value>,
+    /// Each a [`Recorded`], the oldest first; `None`: they were not archived.
+    pub inputs: Option<Vec<Box<serde_json::value::RawValue>>>,
+    /// How many of the newest inputs do not say what they carried.
+    pub inputs_left_out: usize,
 }
 
 #[derive(Debug, Clone, Serialize)]
