@@ -53,6 +53,8 @@ const HISTORY_MAX: usize = 10_000;
 const ID_HEADER: &str = "saga-runner-archive-id";
 /// The generation of the instance.
 const GENERATION_HEADER: &str = "saga-runner-archive-generation";
+/// When that began, in milliseconds since 1970.
+const STARTED_HEADER: &str = "saga-runner-archive-started";
 /// Sequence of the entry of a later generation, which was archived before.
 const NEWEST_HEADER: &str = "saga-runner-archive-newest";
 /// Room for subject and headers around an entry, in bytes.
@@ -258,15 +260,17 @@ impl Archiver {
         {
             return Ok(());
         }
-        let generation = row.summary.record.generation;
+        let (started, generation) = place(&row);
         let mut headers = vec![
             (ID_HEADER.to_owned(), id.clone()),
             (GENERATION_HEADER.to_owned(), generation.to_string()),
+            (STARTED_HEADER.to_owned(), started.to_string()),
         ];
         // Which generation was due first is not said. The newest of a key is found all the same.
         let later = found.map(|(_, newest)| newest).filter(|newest| {
-            let later = header(newest, GENERATION_HEADER).and_then(|text| text.parse::<u32>().ok());
-            later.is_some_and(|later| later > generation)
+            let started_then = number(newest, STARTED_HEADER);
+            let generation_then = number(newest, GENERATION_HEADER);
+            (started_then, generation_then) > (Some(started), Some(i64::from(generation)))
         });
         headers.extend(later.map(|later| (NEWEST_HEADER.to_owned(), later.sequence.to_string())));
         let payload = self.entry(shard, row).await?;
@@ -386,7 +390,7 @@ fn by_key(due: Vec<(u64, EndedRow)>) -> Vec<Vec<(u64, EndedRow)>> {
     }
     let mut keys: Vec<_> = keys.into_values().collect();
     for rows in &mut keys {
-        rows.sort_by_key(|(_, row)| row.summary.record.generation);
+        rows.sort_by_key(|(_, row)| place(row));
     }
     keys
 }
@@ -408,6 +412,16 @@ async fn on_subject(
     let newest = newest.filter(|newest| newest.subject == subject);
     let newest = newest.unwrap_or_else(|| last.clone());
     Ok(Some((last, newest)))
+}
+
+/// By what the lives of a key are ordered: a key that nothing is known of any more begins with the first generation again.
+fn place(row: &EndedRow) -> (i64, u32) {
+    let record = &row.summary.record;
+    (record.started.0, record.generation)
+}
+
+fn number(message: &StoredMessage, wanted: &str) -> Option<i64> {
+    header(message, wanted)?.parse().ok()
 }
 
 fn header<'m>(message: &'m StoredMessage, wanted: &str) -> Option<&'m str> {

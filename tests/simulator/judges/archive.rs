@@ -9,9 +9,10 @@ use saga_runner::kernel::recorded::Recorded;
 use saga_runner::kernel::subject;
 use saga_runner::offline::history;
 use saga_runner::ports::broker::StoredMessage;
+use saga_runner::ports::control::rfc3339;
 use serde_json::{Value, json};
 
-use super::PAGE;
+use super::{PAGE, found};
 use crate::run::{CLUSTER, Simulation};
 use crate::situations::Situation;
 use crate::world::Deleted;
@@ -129,13 +130,19 @@ pub fn judge(simulation: &Simulation) -> Vec<String> {
 fn of(simulation: &Simulation, deleted: &Deleted, entries: &[Entry]) -> Vec<String> {
     let record = &deleted.row.summary.record;
     let id = format!("{} {}", deleted.row.instance, record.generation);
-    let life = json!([record.generation, record.version, record.start_event]);
+    let life = json!([
+        record.generation,
+        record.version,
+        record.start_event,
+        rfc3339(record.started)
+    ]);
     let mut of_life = entries.iter().filter(|entry| {
         let instance = &entry.body["instance"];
         json!([
             instance["generation"],
             instance["version"],
-            instance["start_event"]
+            instance["start_event"],
+            instance["started"]
         ]) == life
     });
     let Some(entry) = of_life.next() else {
@@ -188,11 +195,14 @@ fn of(simulation: &Simulation, deleted: &Deleted, entries: &[Entry]) -> Vec<Stri
 
 /// Whether the archived inputs do the same once more.
 fn replayed(simulation: &Simulation, deleted: &Deleted, body: &Value) -> Option<String> {
-    // A replay ends at the first that was left out.
-    if !body["inputs_left_out"].is_null() {
+    let id = &deleted.row.instance;
+    // A replay ends at the first that was left out. And it goes on with the next generation, where one has waited for the end.
+    let all = simulation.world.all_deleted();
+    let of_key = all.iter().filter(|other| other.row.instance == *id);
+    let is_alone = of_key.count() == 1 && found(simulation, id).is_none();
+    if !body["inputs_left_out"].is_null() || !is_alone {
         return None;
     }
-    let id = &deleted.row.instance;
     let inputs: Vec<Recorded> = serde_json::from_value(body["inputs"].clone()).expect("recorded inputs");
     let versions = simulation.versions();
     let definition = versions
