@@ -192,6 +192,10 @@ fn instances() -> Vec<Row> {
             "GET /sagas/{saga}/instances/{key}/actions",
             json("Actions").refuses(&[409]),
         ),
+        (
+            "GET /sagas/{saga}/instances/{key}/graph",
+            json("Graph").refuses(&[409]),
+        ),
         ("GET /sagas/{saga}/instances/{key}/history", json("History")),
         ("GET /sagas/{saga}/instances/{key}/wait", json("Reached")),
         ("GET /sagas/{saga}/instances/{key}/events", events),

@@ -26,6 +26,7 @@ mod deletions;
 pub mod diagnostics;
 pub mod doctor;
 pub mod exit;
+mod graph;
 mod groups;
 mod hearing;
 mod held;

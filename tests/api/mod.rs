@@ -16,6 +16,7 @@ mod controls;
 mod deletions;
 mod forwarding;
 mod generated;
+mod graphs;
 mod instances;
 mod jwt;
 mod letters;
