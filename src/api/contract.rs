@@ -217,6 +217,10 @@ fn verbs() -> Vec<Row> {
         ("POST /sagas/{saga}/instances/{key}/kill", request("Operation")),
         ("POST /sagas/{saga}/instances/{key}/restart", request("Operation")),
         ("DELETE /sagas/{saga}/instances/{key}", request("Operation")),
+        (
+            "POST /sagas/{saga}/instances/{key}/migrate",
+            json("InstanceMigration").reads("MigrateInstance").refuses(&[409]),
+        ),
         ("POST /sagas/{saga}/instances/{key}/try-now", request("TryNow")),
         (
             "POST /sagas/{saga}/instances/{key}/timers/{name}/fire",

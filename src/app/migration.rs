@@ -16,8 +16,9 @@ use super::node::Node;
 use super::shards::Shown;
 use super::versions;
 use crate::kernel::definition::{Definition, DefinitionSet, Diagnostic, misfits};
-use crate::kernel::ids::{ClusterId, DefinitionHash, InstanceId};
+use crate::kernel::ids::{ClusterId, DefinitionHash, InstanceId, TimeMs};
 use crate::kernel::input::{Control, Input, InputBody, Origin};
+use crate::kernel::limits::Limits;
 use crate::kernel::record::Record;
 use crate::kernel::transition::{Context, migrate, obstacles};
 use crate::kernel::work::{WorkItem, WorkKind};
@@ -335,11 +336,36 @@ impl Judge<'_> {
                 message: format!("version {gone} is not loaded"),
             }]);
         };
-        let misfits = self.misfits.entry((from.hash, to)).or_insert_with(|| {
-            let found = misfits(from, target, back);
-            found.into_iter().map(problem).collect()
-        });
-        let mut problems = misfits.clone();
+        let misfits = self.misfits.entry((from.hash, to));
+        let misfits = misfits.or_insert_with(|| misfit(from, target, back));
+        let rehearsal = Rehearsal {
+            from,
+            to: target,
+            back,
+            misfits,
+            limits: &self.node.manifest.limits,
+            now: self.node.clock.now(),
+        };
+        rehearsal.of(id, record)
+    }
+}
+
+/// What begins as soon as an instance is migrated from one version to another, or everything for which it cannot.
+pub(super) struct Rehearsal<'r> {
+    pub from: &'r Definition,
+    pub to: &'r Definition,
+    /// It goes back to where it came from.
+    pub back: bool,
+    /// What does not fit between the schemas of the two.
+    pub misfits: &'r [Problem],
+    pub limits: &'r Limits,
+    pub now: TimeMs,
+}
+
+impl Rehearsal<'_> {
+    pub(super) fn of(&self, id: &InstanceId, record: &Record) -> Result<Vec<String>, Vec<Problem>> {
+        let (from, target, back) = (self.from, self.to, self.back);
+        let mut problems = self.misfits.to_vec();
         problems.extend(
             obstacles(from, target, record, back)
                 .into_iter()
@@ -353,13 +379,17 @@ impl Judge<'_> {
         }
         let input = Input {
             instance: id.clone(),
-            id: request_id(self.node, to),
-            time: self.node.clock.now(),
+            // No request has an empty id.
+            id: String::new(),
+            time: self.now,
             origin: Origin::Local,
-            body: InputBody::Control(Control::Migrate { to, back }),
+            body: InputBody::Control(Control::Migrate {
+                to: target.hash,
+                back,
+            }),
         };
         let context = Context {
-            limits: &self.node.manifest.limits,
+            limits: self.limits,
             // A rehearsal sends nothing.
             cluster: ClusterId::OFFLINE,
             log_sequence: 0,
@@ -376,6 +406,11 @@ impl Judge<'_> {
         })?;
         Ok(patch.work.iter().map(started).collect())
     }
+}
+
+/// What does not fit between the schemas of two versions.
+pub(super) fn misfit(from: &Definition, to: &Definition, back: bool) -> Vec<Problem> {
+    misfits(from, to, back).into_iter().map(problem).collect()
 }
 
 /// Work in a few words: the part of the definition that asks for it, and what it is.
@@ -451,7 +486,7 @@ pub(super) async fn flush(shard: &Shown) -> Result<(), ControlError> {
 }
 
 /// Names a request: random, since an instance may come to the same version more than once.
-fn request_id(node: &Node, to: DefinitionHash) -> String {
+pub(super) fn request_id(node: &Node, to: DefinitionHash) -> String {
     format!(
         "migrate:{to}:{}",
         Uuid::from_u128(node.randomness.draw()).simple()

@@ -36,6 +36,7 @@ mod jobs;
 mod last_good;
 mod letters;
 mod lifecycle;
+mod migrate_one;
 mod migration;
 pub mod nats_server;
 mod node;

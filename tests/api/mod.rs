@@ -21,6 +21,7 @@ mod instances;
 mod jwt;
 mod letters;
 mod listeners;
+mod migrations;
 mod of_no_use;
 mod operators;
 mod outcomes;

@@ -37,6 +37,14 @@ pub(super) fn of_verbs(tenancy: Tenancy) -> Vec<Endpoint> {
         .request()
         .by_owner(),
         rows.post(
+            &one("/migrate"),
+            OPERATOR,
+            "Migrate an instance to another version of its saga",
+            verbs::migrate,
+        )
+        .body()
+        .by_owner(),
+        rows.post(
             &one("/try-now"),
             OPERATOR,
             "Make the next attempt of what backs off now",
