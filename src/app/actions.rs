@@ -10,8 +10,8 @@ use bytes::Bytes;
 
 use super::answers::{self, missing, not_loaded};
 use super::control::blocking;
-use super::migration::{Rehearsal, misfit};
 use super::node::Node;
+use super::rehearsal::rehearse;
 use super::{decisions, restart};
 use crate::kernel::definition::{Definition, DefinitionSet};
 use crate::kernel::ids::{InstanceId, TimeMs, shard_of};
@@ -257,15 +257,8 @@ impl Trial<'_> {
                 actions.more = true;
                 return;
             }
-            let rehearsal = Rehearsal {
-                from,
-                to,
-                back: false,
-                misfits: &misfit(from, to, false),
-                limits: self.limits,
-                now: self.now,
-            };
-            if !record.phase.is_terminal() && rehearsal.of(self.id, record).is_ok() {
+            let rehearsed = rehearse((from, to), (self.id, record), self.limits, self.now);
+            if !record.phase.is_terminal() && rehearsed.is_ok() {
                 actions.possible.push(Action {
                     action: "migrate",
                     to: Some(to.hash.to_string()),

@@ -4,8 +4,9 @@
 use super::answers::not_loaded;
 use super::control::blocking;
 use super::instances::no_instance;
-use super::migration::{self, Rehearsal, misfit};
+use super::migration;
 use super::node::Node;
+use super::rehearsal::rehearse;
 use super::versions;
 use crate::kernel::ids::InstanceId;
 use crate::kernel::record::Record;
@@ -57,15 +58,8 @@ pub(super) async fn migrate(
     let Some(from) = in_force.sagas.by_hash(&record.definition) else {
         return Err(ControlError::Conflict(not_loaded(id)));
     };
-    let rehearsal = Rehearsal {
-        from,
-        to: version,
-        back: false,
-        misfits: &misfit(from, version, false),
-        limits: &node.manifest.limits,
-        now: node.clock.now(),
-    };
-    match rehearsal.of(id, &record) {
+    let limits = &node.manifest.limits;
+    match rehearse((from, version), (id, &record), limits, node.clock.now()) {
         Ok(starts) => answer.starts = starts,
         Err(problems) => answer.problems = problems,
     }
@@ -73,7 +67,8 @@ pub(super) async fn migrate(
         return Ok(answer);
     }
     let input = migration::request_id(node, to);
-    migration::ask(&shard, id, to, false, input.clone()).await?;
+    let back = false;
+    migration::ask(&shard, id, to, back, input.clone()).await?;
     migration::flush(&shard).await?;
     let owned = id.clone();
     let applied = blocking(&node.tasks, move || {
