@@ -168,7 +168,7 @@ impl Drawing<'_> {
         self.program();
     }
 
-    fn add(&mut self, kind: Kind, id: String, name: &str, does: Vec<String>) -> usize {
+    fn add(&mut self, kind: Kind, id: String, name: &str, does: &[String]) -> usize {
         let vertex = Vertex {
             kind,
             id,
@@ -185,7 +185,7 @@ impl Drawing<'_> {
     }
 
     /// Adds a vertex of which there may be any number, while there is room.
-    fn add_more(&mut self, kind: Kind, id: String, name: &str, does: Vec<String>) -> Option<usize> {
+    fn add_more(&mut self, kind: Kind, id: String, name: &str, does: &[String]) -> Option<usize> {
         if self.graph.vertices.len() >= VERTICES_MAX || self.bytes >= TEXT_BYTES_MAX {
             self.graph.more = true;
             return None;
@@ -235,7 +235,12 @@ impl Drawing<'_> {
         }
         let mut starts = starts.into_iter();
         let name = starts.next().unwrap_or_else(|| "a request".to_owned());
-        self.at.start = self.add(Kind::Start, "start".to_owned(), &name, starts.collect());
+        self.at.start = self.add(
+            Kind::Start,
+            "start".to_owned(),
+            &name,
+            &starts.collect::<Vec<_>>(),
+        );
     }
 
     fn steps(&mut self) {
@@ -247,7 +252,7 @@ impl Drawing<'_> {
                 _ if step.waits_alone() => Kind::Wait,
                 _ => Kind::Step,
             };
-            let at = self.add(kind, format!("step:{}", step.name), step.title(), does(step));
+            let at = self.add(kind, format!("step:{}", step.name), step.title(), &does(step));
             self.at.steps.push(at);
         }
     }
@@ -262,7 +267,7 @@ impl Drawing<'_> {
                 Kind::Compensation,
                 format!("undo:{}", step.name),
                 step.title(),
-                undoes,
+                &undoes,
             );
             self.at.compensations.insert(index, at);
             self.link(self.step(index), at, Link::Undo, "");
@@ -345,7 +350,7 @@ impl Drawing<'_> {
                 None => format!("after {}", span(&timer.after)),
             };
             let id = format!("timer:{}", timer.name);
-            let Some(at) = self.add_more(Kind::Timer, id, &timer.name, vec![when]) else {
+            let Some(at) = self.add_more(Kind::Timer, id, &timer.name, &[when]) else {
                 return;
             };
             self.at.timers.insert(timer.name.clone(), at);
@@ -393,7 +398,7 @@ impl Drawing<'_> {
                 continue;
             }
             let id = format!("event:{event}");
-            let Some(at) = self.add_more(Kind::Event, id, event, Vec::new()) else {
+            let Some(at) = self.add_more(Kind::Event, id, event, &[]) else {
                 return;
             };
             for handler in handlers {
@@ -409,7 +414,7 @@ impl Drawing<'_> {
             } else {
                 Kind::State
             };
-            let at = self.add(kind, format!("state:{}", state.name), &state.name, Vec::new());
+            let at = self.add(kind, format!("state:{}", state.name), &state.name, &[]);
             self.at.states.push(at);
         }
         let at = self.at.states.clone();
@@ -460,7 +465,7 @@ impl Drawing<'_> {
             Kind::Program,
             "program".to_owned(),
             &program.file,
-            words::few(does),
+            &words::few(does),
         );
         self.link(self.at.start, at, Link::Next, "");
         self.at.program = Some(at);

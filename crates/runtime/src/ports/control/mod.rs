@@ -35,7 +35,7 @@ pub use node::{
     LastReload, NodeControl, Readiness, ReloadError, Reloaded, SagaChange, Tenants,
 };
 pub use pending::{DueTimer, OutboxFilter, OutboxItem, PendingWork, TimerFilter};
-pub use rates::{CallRates, EffectRates, InputRates, MinuteView, RatesView};
+pub use rates::{CallRates, EffectRates, InputRates, MinuteView, RatesView, UpstreamRates};
 pub use requests::{
     Awaited, Happened, InstanceBrief, Patience, Reached, RequestOutcome, RequestState, Requested,
     StartRequest,
