@@ -192,6 +192,10 @@ fn instances() -> Vec<Row> {
             "GET /sagas/{saga}/instances/{key}/actions",
             json("Actions").refuses(&[409]),
         ),
+        (
+            "GET /sagas/{saga}/instances/{key}/graph",
+            json("Graph").refuses(&[409]),
+        ),
         ("GET /sagas/{saga}/instances/{key}/history", json("History")),
         ("GET /sagas/{saga}/instances/{key}/wait", json("Reached")),
         ("GET /sagas/{saga}/instances/{key}/events", events),
@@ -213,6 +217,10 @@ fn verbs() -> Vec<Row> {
         ("POST /sagas/{saga}/instances/{key}/kill", request("Operation")),
         ("POST /sagas/{saga}/instances/{key}/restart", request("Operation")),
         ("DELETE /sagas/{saga}/instances/{key}", request("Operation")),
+        (
+            "POST /sagas/{saga}/instances/{key}/migrate",
+            json("InstanceMigration").reads("MigrateInstance").refuses(&[409]),
+        ),
         ("POST /sagas/{saga}/instances/{key}/try-now", request("TryNow")),
         (
             "POST /sagas/{saga}/instances/{key}/timers/{name}/fire",

@@ -3,6 +3,7 @@
 
 mod letter_rows;
 mod rows;
+mod verb_rows;
 
 pub use rows::{all, probes};
 

@@ -30,6 +30,12 @@ pub async fn actions(State(state): State<ApiState>, Path(names): Path<Names>) ->
     Ok(Json(state.control.actions(&id).await?).into_response())
 }
 
+/// The graph of an instance, with where each part of it stands.
+pub async fn graph(State(state): State<ApiState>, Path(names): Path<Names>) -> Result<Response, Problem> {
+    let id = extract::instance(state.tenancy, &names)?;
+    Ok(Json(state.control.graph(&id).await?).into_response())
+}
+
 /// The history of an instance, newest entry first: `?after=<cursor>&limit=<1..500>`.
 pub async fn history(
     State(state): State<ApiState>,

@@ -1,18 +1,21 @@
 //! What operators do to an instance as a whole, and to its timers.
 
+use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{Path, State};
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
+use serde_json::json;
 
 use super::ApiState;
 use super::auth;
-use super::extract::{Names, Parameters};
-use super::instances::{control_request, decide, sized};
+use super::extract::{self, Names, Parameters};
+use super::instances::{body_of, control_request, decide, sized};
 use super::problem::Problem;
 use super::requests::WaitParameters;
 use crate::kernel::envelope::ControlVerb;
+use crate::ports::control::InstanceMigrationRequest;
 
 /// `{"by": ..., "reason": ..., "request_id": ...}`
 #[derive(Debug, Default, Deserialize)]
@@ -31,6 +34,19 @@ struct TryNowRequest {
     by: String,
     reason: String,
     request_id: Option<String>,
+}
+
+/// `{"to": ..., "dry_run": ..., "by": ..., "reason": ...}`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MigrateRequest {
+    to: String,
+    #[serde(default)]
+    dry_run: bool,
+    #[serde(default)]
+    by: String,
+    #[serde(default)]
+    reason: String,
 }
 
 /// Keeps the inputs of an instance until it is resumed.
@@ -117,6 +133,46 @@ pub async fn cancel_timer(
 ) -> Result<Response, Problem> {
     let timer = timer(&names);
     operate(&state, &names, wait, body, ControlVerb::CancelTimer { timer }).await
+}
+
+/// Brings an instance over to another version of its saga, which needs a reason; or tells with `dry_run` what would happen to it.
+pub async fn migrate(
+    State(state): State<ApiState>,
+    Path(names): Path<Names>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    let id = extract::instance(state.tenancy, &names)?;
+    let request: MigrateRequest = body_of(&sized(body)?)?;
+    let principal = auth::operator(request.by, request.reason);
+    principal.check().map_err(Problem::invalid)?;
+    if principal.reason.trim().is_empty() && !request.dry_run {
+        return Err(Problem::invalid("`migrate` needs a `reason`").of("body", "reason"));
+    }
+    let asked = InstanceMigrationRequest {
+        to: request.to,
+        dry_run: request.dry_run,
+    };
+    let answer = state.control.migrate_instance(&id, asked).await?;
+    if answer.problems.is_empty() {
+        return Ok(Json(answer).into_response());
+    }
+    let told: Vec<String> = answer
+        .problems
+        .iter()
+        .map(|found| found.message.clone())
+        .collect();
+    let detail = format!(
+        "instance {} stays with version {}: {}",
+        answer.key,
+        answer.from,
+        told.join("; ")
+    );
+    let mut problem = Problem::conflict(detail);
+    let errors = answer.problems.into_iter();
+    problem.errors = errors
+        .map(|found| json!({"at": found.at, "detail": found.message}))
+        .collect();
+    Err(problem)
 }
 
 fn timer(names: &Names) -> String {

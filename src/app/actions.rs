@@ -11,8 +11,9 @@ use bytes::Bytes;
 use super::answers::{self, missing, not_loaded};
 use super::control::blocking;
 use super::node::Node;
+use super::rehearsal::rehearse;
 use super::{decisions, restart};
-use crate::kernel::definition::Definition;
+use crate::kernel::definition::{Definition, DefinitionSet};
 use crate::kernel::ids::{InstanceId, TimeMs, shard_of};
 use crate::kernel::input::{
     CancelMode, Control, DomainEvent, Found, Input, InputBody, Operation, OperationVerb, Origin,
@@ -48,6 +49,7 @@ pub(super) async fn actions(node: &Node, id: &InstanceId) -> Result<Actions, Con
             id: &owned,
             found: &found,
             definition,
+            versions: &in_force.sagas,
             limits: &limits,
             now,
             parent_over,
@@ -66,6 +68,7 @@ struct Trial<'t> {
     id: &'t InstanceId,
     found: &'t Instance,
     definition: &'t Arc<Definition>,
+    versions: &'t DefinitionSet,
     limits: &'t Limits,
     now: TimeMs,
     /// No instance that has started it is there any more.
@@ -91,6 +94,7 @@ impl Trial<'_> {
         self.of_steps(record, &mut actions);
         self.of_timers(record, &mut actions);
         self.of_signals(&mut actions);
+        self.of_versions(&mut actions);
         actions
     }
 
@@ -234,6 +238,31 @@ impl Trial<'_> {
                 actions.possible.push(Action {
                     action: "signals/{name}",
                     name: Some(name.to_owned()),
+                    ..Action::default()
+                });
+            }
+        }
+    }
+
+    /// Other versions of its saga to which it may migrate.
+    fn of_versions(&self, actions: &mut Actions) {
+        let Instance::Live(record) = self.found else {
+            return;
+        };
+        let from = self.definition;
+        let others = self.versions.iter();
+        let others = others.filter(|other| other.name == from.name && other.hash != from.hash);
+        for (count, to) in others.enumerate() {
+            if count >= CANDIDATES_MAX {
+                actions.more = true;
+                return;
+            }
+            let rehearsed = rehearse((from, to), (self.id, record), self.limits, self.now);
+            if !record.phase.is_terminal() && rehearsed.is_ok() {
+                actions.possible.push(Action {
+                    action: "migrate",
+                    to: Some(to.hash.to_string()),
+                    needs_reason: true,
                     ..Action::default()
                 });
             }

@@ -91,7 +91,8 @@ impl NodeControl for Node {
     }
 
     fn rates(&self) -> RatesView {
-        self.rates.view(&self.metrics, self.clock.now())
+        let hosts = self.running().and_then(Running::hosts).unwrap_or_default();
+        self.rates.view(&self.metrics, self.clock.now(), &hosts)
     }
 
     fn metrics(&self) -> String {

@@ -8,13 +8,16 @@ use futures::stream::BoxStream;
 use super::control::{blocking, traced};
 use super::node::Node;
 use super::requests::{self, Asked, Lookout};
-use super::{actions, answers, decisions, groups, inputs, pages, restart, schedules, search, streams, why};
+use super::{
+    actions, answers, decisions, graph, groups, inputs, pages, restart, schedules, search, streams, why,
+};
 use crate::intake::decode::Decoded;
 use crate::kernel::envelope::{ConflictPolicy, ControlMessage, ControlVerb, Sender};
 use crate::kernel::ids::{InstanceId, SagaName, TenantId, shard_of};
 use crate::kernel::input::SourceStream;
 use crate::kernel::subject::Subject;
 use crate::kernel::transition::check_input;
+use crate::kernel::view::graph::InstanceGraph;
 use crate::kernel::view::why::Why;
 use crate::kernel::view::{BlockedView, InstanceView, Kept};
 use crate::ports::broker::{Expect, Publication};
@@ -176,6 +179,10 @@ impl Instances for Node {
 
     async fn why(&self, id: &InstanceId) -> Result<Why, ControlError> {
         why::why(self, id).await
+    }
+
+    async fn graph(&self, id: &InstanceId) -> Result<InstanceGraph, ControlError> {
+        graph::graph(self, id).await
     }
 
     async fn history(&self, id: &InstanceId, page: PageRequest) -> Result<Page<HistoryView>, ControlError> {

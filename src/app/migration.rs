@@ -13,14 +13,12 @@ use uuid::Uuid;
 
 use super::control::blocking;
 use super::node::Node;
+use super::rehearsal::{Rehearsal, misfit};
 use super::shards::Shown;
 use super::versions;
 use crate::kernel::definition::{Definition, DefinitionSet, Diagnostic, misfits};
-use crate::kernel::ids::{ClusterId, DefinitionHash, InstanceId};
-use crate::kernel::input::{Control, Input, InputBody, Origin};
+use crate::kernel::ids::{DefinitionHash, InstanceId};
 use crate::kernel::record::Record;
-use crate::kernel::transition::{Context, migrate, obstacles};
-use crate::kernel::work::{WorkItem, WorkKind};
 use crate::ports::control::{ControlError, MigrationReport, MigrationRequest, Problem, Refusal};
 use crate::shard::mailbox::Mail;
 use crate::tasks::Task;
@@ -335,71 +333,17 @@ impl Judge<'_> {
                 message: format!("version {gone} is not loaded"),
             }]);
         };
-        let misfits = self.misfits.entry((from.hash, to)).or_insert_with(|| {
-            let found = misfits(from, target, back);
-            found.into_iter().map(problem).collect()
-        });
-        let mut problems = misfits.clone();
-        problems.extend(
-            obstacles(from, target, record, back)
-                .into_iter()
-                .map(|found| Problem {
-                    at: found.at,
-                    message: found.message,
-                }),
-        );
-        if !problems.is_empty() {
-            return Err(problems);
-        }
-        let input = Input {
-            instance: id.clone(),
-            id: request_id(self.node, to),
-            time: self.node.clock.now(),
-            origin: Origin::Local,
-            body: InputBody::Control(Control::Migrate { to, back }),
-        };
-        let context = Context {
+        let misfits = self.misfits.entry((from.hash, to));
+        let misfits = misfits.or_insert_with(|| misfit(from, target, back));
+        let rehearsal = Rehearsal {
+            from,
+            to: target,
+            back,
+            misfits,
             limits: &self.node.manifest.limits,
-            // A rehearsal sends nothing.
-            cluster: ClusterId::OFFLINE,
-            log_sequence: 0,
-            generation: record.generation,
-            again: false,
+            now: self.node.clock.now(),
         };
-        let rehearsed = migrate(from, target, id, record, &input, &context);
-        let host = if back { from } else { target };
-        let patch = rehearsed.map_err(|rejection| {
-            vec![Problem {
-                at: host.migration.places.of("set").to_owned(),
-                message: rejection.message,
-            }]
-        })?;
-        Ok(patch.work.iter().map(started).collect())
-    }
-}
-
-/// Work in a few words: the part of the definition that asks for it, and what it is.
-fn started(item: &WorkItem) -> String {
-    let what = match &item.kind {
-        WorkKind::Effect { effect, .. } => format!("effect {effect}"),
-        WorkKind::Command { command_type, .. } => format!("command {command_type}"),
-        WorkKind::Fact { fact_type, .. } => format!("fact {fact_type}"),
-        WorkKind::Saga { saga, .. } => format!("saga {saga}"),
-        WorkKind::Result { effect, .. } | WorkKind::Cancel { effect, .. } => {
-            format!("message about {effect}")
-        }
-    };
-    format!("{}: {what}", item.path)
-}
-
-fn problem(finding: Diagnostic) -> Problem {
-    let code = finding.code;
-    Problem {
-        at: format!("{}:{}:{}", finding.file, finding.line, finding.column),
-        message: match finding.help {
-            None => format!("{} [{code}]", finding.message),
-            Some(help) => format!("{}; {help} [{code}]", finding.message),
-        },
+        rehearsal.of(id, record)
     }
 }
 
@@ -451,7 +395,7 @@ pub(super) async fn flush(shard: &Shown) -> Result<(), ControlError> {
 }
 
 /// Names a request: random, since an instance may come to the same version more than once.
-fn request_id(node: &Node, to: DefinitionHash) -> String {
+pub(super) fn request_id(node: &Node, to: DefinitionHash) -> String {
     format!(
         "migrate:{to}:{}",
         Uuid::from_u128(node.randomness.draw()).simple()

@@ -1,15 +1,21 @@
 //! The rates of the last hour, as operators see them.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use super::node::Node;
+use crate::effects::Hosts;
 use crate::kernel::ids::TimeMs;
-use crate::ports::control::{CallRates, EffectRates, InputRates, MinuteView, RatesView, rfc3339};
+use crate::ports::control::{
+    CallRates, EffectRates, InputRates, MinuteView, RatesView, UpstreamRates, rfc3339,
+};
 use crate::tasks::Task;
 use crate::telemetry::Metrics;
-use crate::telemetry::rates::{Calls, Figures, Minute, Rates};
+use crate::telemetry::rates::{Calls, Figures, Minute, OTHERS, Rates};
 
+/// Upstreams with figures of their own, the first by name; what the others have is together [`OTHERS`].
+const UPSTREAMS_MAX: usize = 100;
 /// How long a minute is.
 const MINUTE: Duration = Duration::from_mins(1);
 
@@ -28,7 +34,8 @@ impl Kept {
         rates.turn(total, now.0);
     }
 
-    pub fn view(&self, metrics: &Metrics, now: TimeMs) -> RatesView {
+    /// The last hour; `hosts` says which addresses the effects call now.
+    pub fn view(&self, metrics: &Metrics, now: TimeMs, hosts: &Hosts) -> RatesView {
         let total = Figures::of(metrics);
         let minutes = self
             .0
@@ -44,8 +51,8 @@ impl Kept {
             hour.figures.add(&minute.figures);
         }
         RatesView {
-            items: minutes.iter().map(minute).collect(),
-            total: minute(&hour),
+            items: minutes.iter().map(|one| minute(one, hosts)).collect(),
+            total: minute(&hour, hosts),
         }
     }
 }
@@ -69,7 +76,7 @@ async fn keep(node: Weak<Node>) {
     }
 }
 
-fn minute(minute: &Minute) -> MinuteView {
+fn minute(minute: &Minute, hosts: &Hosts) -> MinuteView {
     let figures = &minute.figures;
     let [event, result, timer, control] = figures.inputs;
     let effects = figures.effects.iter().map(|(effect, of_effect)| EffectRates {
@@ -92,7 +99,30 @@ fn minute(minute: &Minute) -> MinuteView {
         dead_letters: figures.dead_letters,
         calls: calls(&figures.calls()),
         effects: effects.collect(),
+        upstreams: upstreams(figures, hosts),
     }
+}
+
+/// The calls of the effects together that call the same address.
+fn upstreams(figures: &Figures, hosts: &Hosts) -> Vec<UpstreamRates> {
+    let mut by_host: BTreeMap<&str, Calls> = BTreeMap::new();
+    for (effect, of_effect) in &figures.effects {
+        // An effect that a reload has taken away has no address any more.
+        let host = hosts.get(&**effect).map_or(OTHERS, |host| &**host);
+        by_host.entry(host).or_default().add(of_effect);
+    }
+    let mut others = by_host.remove(OTHERS);
+    for behind in by_host.values().skip(UPSTREAMS_MAX) {
+        others.get_or_insert_default().add(behind);
+    }
+    let named = by_host.into_iter().take(UPSTREAMS_MAX);
+    named
+        .chain(others.map(|others| (OTHERS, others)))
+        .map(|(upstream, of_upstream)| UpstreamRates {
+            upstream: upstream.to_owned(),
+            calls: calls(&of_upstream),
+        })
+        .collect()
 }
 
 fn calls(calls: &Calls) -> CallRates {
@@ -101,5 +131,41 @@ fn calls(calls: &Calls) -> CallRates {
         failed: calls.failed,
         p50_seconds: calls.quantile(0.5),
         p99_seconds: calls.quantile(0.99),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn effects_that_call_one_address_are_told_together_and_the_rest_as_others() {
+        let mut figures = Figures::default();
+        let mut hosts = Hosts::new();
+        let mut called = Calls::default();
+        (called.count, called.failed) = (2, 1);
+        for number in 0..UPSTREAMS_MAX + 5 {
+            for effect in ["a", "b"] {
+                let name = format!("{effect}-{number:03}");
+                figures.effects.insert(name.as_str().into(), called);
+                hosts.insert(name, format!("host-{number:03}").into());
+            }
+        }
+        figures.effects.insert("gone".into(), called);
+        let told = upstreams(&figures, &hosts);
+        assert_eq!(told.len(), UPSTREAMS_MAX + 1);
+        assert_eq!(
+            (
+                told[0].upstream.as_str(),
+                told[0].calls.count,
+                told[0].calls.failed
+            ),
+            ("host-000", 4, 2)
+        );
+        let others = &told[UPSTREAMS_MAX];
+        assert_eq!(
+            (others.upstream.as_str(), others.calls.count),
+            (OTHERS, 5 * 4 + 2)
+        );
     }
 }

@@ -21,7 +21,9 @@ use super::{StartError, archive, streams};
 use crate::broker_clock::BrokerClock;
 use crate::clients::UpstreamTls;
 use crate::config::{Dispatch, Manifest};
-use crate::effects::{Breakers, BuiltIn, Consumer, Local, Secrets, SystemResolver, Worker, WorkerSpec};
+use crate::effects::{
+    Breakers, BuiltIn, Consumer, Hosts, Local, Secrets, SystemResolver, Worker, WorkerSpec,
+};
 use crate::intake::{Fed, StreamStatus};
 use crate::kernel::definition::{DefinitionSet, EffectDefinition};
 use crate::kernel::ids::ClusterId;
@@ -71,6 +73,8 @@ pub(super) struct Running {
     pub common: Option<Common>,
     /// Those of the effect worker, if this process has one. A reload brings another worker.
     breakers: std::sync::Mutex<Option<Arc<Breakers>>>,
+    /// Which addresses the effects of the worker call.
+    hosts: std::sync::Mutex<Option<Arc<Hosts>>>,
     /// Where the relays find the worker, if commands go to it directly.
     local: Option<Arc<Local>>,
     stages: Mutex<Stages>,
@@ -123,6 +127,7 @@ impl Running {
             backups: Arc::new(Semaphore::new(1)),
             common,
             breakers: std::sync::Mutex::new(stages.worker.as_ref().map(Worker::breakers)),
+            hosts: std::sync::Mutex::new(stages.worker.as_ref().map(Worker::hosts)),
             local,
             stages: Mutex::new(stages),
             changing: Mutex::new(()),
@@ -166,6 +171,11 @@ impl Running {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
+    }
+
+    /// Which addresses the effects call of the worker that takes commands now.
+    pub fn hosts(&self) -> Option<Arc<Hosts>> {
+        self.hosts.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// How the source streams are read; none in a process without sagas, or while it drains.
@@ -304,6 +314,7 @@ impl Running {
             new.keep_forced(&old);
         }
         *self.breakers.lock().unwrap_or_else(PoisonError::into_inner) = breakers;
+        *self.hosts.lock().unwrap_or_else(PoisonError::into_inner) = new.as_ref().map(Worker::hosts);
         if let Some(old) = std::mem::replace(&mut stages.worker, new) {
             let timeout = node.manifest.drain_timeout.duration();
             stages.replaced.spawn(old.drain(timeout));

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 
 use super::control::blocking;
-use super::migration;
 use super::node::Node;
-use crate::kernel::ids::{DefinitionHash, SagaName};
+use super::{migrate_one, migration};
+use crate::kernel::ids::{DefinitionHash, InstanceId, SagaName};
 use crate::ports::control::{
-    ControlError, DefinitionDetail, DefinitionView, MigrationReport, MigrationRequest, Versions,
+    ControlError, DefinitionDetail, DefinitionView, InstanceMigration, InstanceMigrationRequest,
+    MigrationReport, MigrationRequest, Versions,
 };
 use crate::storage::rows::{ArchivedRow, Uses};
 
@@ -26,6 +27,14 @@ impl Versions for Node {
     async fn migrate(&self, hash: &str, request: MigrationRequest) -> Result<MigrationReport, ControlError> {
         let version = named(self, hash).await?;
         migration::run(self, version, request).await
+    }
+
+    async fn migrate_instance(
+        &self,
+        id: &InstanceId,
+        request: InstanceMigrationRequest,
+    ) -> Result<InstanceMigration, ControlError> {
+        migrate_one::migrate(self, id, request).await
     }
 
     async fn migration(&self, id: &str) -> Result<MigrationReport, ControlError> {
@@ -68,7 +77,7 @@ async fn show(node: &Node, hash: &str) -> Result<DefinitionDetail, ControlError>
 }
 
 /// The version whose hash begins with `hash`.
-async fn named(node: &Node, hash: &str) -> Result<DefinitionHash, ControlError> {
+pub(super) async fn named(node: &Node, hash: &str) -> Result<DefinitionHash, ControlError> {
     find(&gathered(node).await?, hash)
 }
 

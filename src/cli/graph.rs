@@ -7,8 +7,8 @@ use clap::{Args, ValueEnum};
 use super::test;
 use crate::app::exit::{self, Failure};
 use crate::app::out;
-use crate::offline::graph::Graph;
-use crate::offline::svg;
+use crate::kernel::definition::graph::Graph;
+use crate::offline::{draw, svg};
 
 #[derive(Debug, Args)]
 pub struct GraphArguments {
@@ -22,12 +22,26 @@ pub struct GraphArguments {
     format: Format,
 }
 
+/// How a graph is drawn.
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Format {
+pub(super) enum Format {
     /// A Mermaid flowchart, which Markdown viewers draw.
     Mermaid,
+    /// A directed graph for Graphviz.
+    Dot,
     /// An SVG image.
     Svg,
+}
+
+impl Format {
+    /// Draws a graph, with the state of each vertex where there are states.
+    pub(super) fn draw(self, graph: &Graph, states: &[&str]) -> String {
+        match self {
+            Self::Mermaid => draw::mermaid(graph, states),
+            Self::Dot => draw::dot(graph, states),
+            Self::Svg => svg::svg(graph, states),
+        }
+    }
 }
 
 pub fn graph(arguments: &GraphArguments) -> Result<(), Failure> {
@@ -41,12 +55,7 @@ pub fn graph(arguments: &GraphArguments) -> Result<(), Failure> {
         .values()
         .find(|(_, file)| real(Path::new(&file.path)).is_ok_and(|path| path == wanted))
         .ok_or_else(|| no_input("not a saga of the definitions around it"))?;
-    let graph = Graph::of(definition);
-    let drawn = match arguments.format {
-        Format::Mermaid => graph.mermaid(),
-        Format::Svg => svg::svg(&graph),
-    };
-    out::text(drawn)
+    out::text(arguments.format.draw(&Graph::of(definition), &[]))
 }
 
 fn real(path: &Path) -> std::io::Result<PathBuf> {

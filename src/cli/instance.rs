@@ -1,6 +1,7 @@
 //! `instance`: shows instances of a running cluster, and sends an operator's decisions about one.
 
 mod actions;
+mod graph;
 mod list;
 mod start;
 mod verbs;
@@ -37,6 +38,14 @@ pub enum InstanceCommand {
     /// List what can be done to an instance now, each as a command, and why not the rest.
     #[command(after_help = "Example:\n  saga-runner instance actions order o-1")]
     Actions(actions::ActionsArguments),
+    /// Show the graph of an instance: what its saga consists of, and where each part stands.
+    #[command(after_help = "Examples:\n  \
+        saga-runner instance graph order o-1\n  \
+        saga-runner instance graph order o-1 --format mermaid\n  \
+        saga-runner instance graph order o-1 --format dot | dot -Tpng > o-1.png\n\n\
+        It is the graph of the version that the instance runs under, as `saga-runner graph` draws it from a file. Steps and\n\
+        compensations have the words of `instance show`; the machine state that it is in is `current`, a timer that runs `set`.")]
+    Graph(graph::GraphArguments),
     /// List what happened to an instance, newest first.
     History(HistoryArguments),
     /// Start an instance without an event; prints its key.
@@ -203,6 +212,7 @@ pub fn instance(command: &InstanceCommand) -> Result<(), Failure> {
         }
         InstanceCommand::Why(arguments) => queries::why(arguments),
         InstanceCommand::Actions(arguments) => actions::actions(arguments),
+        InstanceCommand::Graph(arguments) => graph::graph(arguments),
         InstanceCommand::History(arguments) => queries::history(arguments),
         InstanceCommand::Start(arguments) => start::start(arguments),
         InstanceCommand::Wait(arguments) => wait::wait(arguments),

@@ -12,6 +12,7 @@ use crate::app::exit::Failure;
 Examples:
   saga-runner rates --minutes 10
   saga-runner rates --effects -o json
+  saga-runner rates --upstreams
 
 Numbers are those of one process since its start, at most an hour, and not per second: a minute has what happened in it. The last
 minute is under way. Durations are estimates by the buckets of saga_runner_effect_call_seconds.")]
@@ -22,6 +23,9 @@ pub struct RatesArguments {
     /// Print a row for each effect, over all minutes that are kept.
     #[arg(long, conflicts_with = "minutes")]
     effects: bool,
+    /// Print a row for each upstream that effects call, over all minutes that are kept.
+    #[arg(long, conflicts_with_all = ["minutes", "effects"])]
+    upstreams: bool,
     #[command(flatten)]
     output: OutputArguments,
     #[command(flatten)]
@@ -53,6 +57,14 @@ const EFFECTS: &[Column] = &[
     Column::told("P99", |effect| duration(&effect["p99_seconds"])),
 ];
 
+const UPSTREAMS: &[Column] = &[
+    Column::value("UPSTREAM", "/upstream"),
+    Column::number("CALLS", "/count"),
+    Column::number("FAILED", "/failed"),
+    Column::told("P50", |upstream| duration(&upstream["p50_seconds"])),
+    Column::told("P99", |upstream| duration(&upstream["p99_seconds"])),
+];
+
 /// In the unit that leaves the fewest digits.
 fn duration(seconds: &Value) -> String {
     match seconds.as_f64() {
@@ -69,6 +81,13 @@ pub fn rates(arguments: &RatesArguments) -> Result<(), Failure> {
     if arguments.effects {
         let effects = answer["total"]["effects"].as_array().cloned().unwrap_or_default();
         return arguments.output.list(EFFECTS, &listed(effects));
+    }
+    if arguments.upstreams {
+        let upstreams = answer["total"]["upstreams"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        return arguments.output.list(UPSTREAMS, &listed(upstreams));
     }
     if let Some(items) = answer["items"].as_array_mut() {
         items.drain(..items.len().saturating_sub(arguments.minutes));

@@ -33,6 +33,6 @@ pub use registry::Registry;
 // Whoever speaks of effects speaks of their worker.
 pub use crate::breakers::Breakers;
 pub use saga_runner_runtime::worker::{
-    Consumer, Consumers, Local, Secrets, Settings, Worker, WorkerError, WorkerSpec, certainty, consumers,
-    durable_name, egress, mask, provider, secrets, settings, source,
+    Consumer, Consumers, Hosts, Local, Secrets, Settings, Worker, WorkerError, WorkerSpec, certainty,
+    consumers, durable_name, egress, mask, provider, secrets, settings, source,
 };

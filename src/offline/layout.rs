@@ -1,7 +1,7 @@
 //! A small layered layout: every vertex on a layer below those that lead to it, few crossings, nothing on top of
 //! anything else, the same picture for the same graph.
 
-use super::graph::{Graph, Kind, Link};
+use crate::kernel::definition::graph::{Graph, Kind, Link};
 
 /// Width of a character and height of a line of text, in pixels.
 pub const CHARACTER: usize = 7;
@@ -79,7 +79,7 @@ fn backward(graph: &Graph) -> Vec<bool> {
     let mut backward: Vec<bool> = graph
         .edges
         .iter()
-        .map(|edge| matches!(edge.link, Link::Back | Link::Interrupt) || edge.from == edge.to)
+        .map(|edge| matches!(edge.link, Link::OnFailure | Link::Interrupt) || edge.from == edge.to)
         .collect();
     for root in 0..graph.vertices.len() {
         if seen[root] != Seen::Never {
@@ -199,12 +199,12 @@ fn are_linked(graph: &Graph, backward: &[bool], one: Cell, other: Cell) -> bool 
 
 fn size(graph: &Graph, vertex: usize) -> (usize, usize) {
     let vertex = &graph.vertices[vertex];
-    let longest = vertex.lines.iter().map(|line| line.chars().count()).max();
+    let longest = vertex.lines().map(|line| line.chars().count()).max();
     let text = longest.unwrap_or(0).min(TEXT_MAX) * CHARACTER;
     let extra = if vertex.kind == Kind::FinalState { 8 } else { 0 };
     (
         (text + 2 * PADDING).max(BOX_WIDTH_MIN) + extra,
-        vertex.lines.len() * LINE + 2 * PADDING + extra,
+        vertex.lines().count() * LINE + 2 * PADDING + extra,
     )
 }
 
@@ -297,7 +297,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::offline::graph::{Edge, Vertex};
+    use crate::kernel::definition::graph::{Edge, Vertex};
 
     fn graph(vertices: usize, edges: &[(usize, usize)]) -> Graph {
         Graph {
@@ -305,7 +305,9 @@ mod tests {
             vertices: (0..vertices)
                 .map(|index| Vertex {
                     kind: Kind::Step,
-                    lines: vec!["x".repeat(index * 3 % 50); 1 + index % 2],
+                    id: format!("step:{index}"),
+                    name: "x".repeat(index * 3 % 50),
+                    does: vec!["x".repeat(index * 3 % 50); index % 2],
                 })
                 .collect(),
             edges: edges
@@ -313,10 +315,11 @@ mod tests {
                 .map(|&(from, to)| Edge {
                     from: from % vertices,
                     to: to % vertices,
-                    link: Link::Flow,
+                    link: Link::Next,
                     label: String::new(),
                 })
                 .collect(),
+            more: false,
         }
     }
 

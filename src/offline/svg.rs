@@ -2,16 +2,17 @@
 
 use std::fmt::Write as _;
 
-use super::graph::{Graph, Kind, Link};
+use super::draw::fill;
 use super::layout::{CHARACTER, LINE, MARGIN, Place, TEXT_MAX, layout};
 use super::report::escaped;
+use crate::kernel::definition::graph::{Graph, Kind, Link};
 
 /// Longest label of an edge, in characters; more is cut.
 const LABEL_MAX: usize = 28;
 
-/// Draws `graph`.
+/// Draws `graph`, with the state of each vertex where there are states.
 #[must_use]
-pub fn svg(graph: &Graph) -> String {
+pub fn svg(graph: &Graph, states: &[&str]) -> String {
     let laid = layout(graph);
     let title = MARGIN * 2 + graph.title.chars().count() * CHARACTER * 3 / 2;
     let (width, height) = (laid.width.max(title), laid.height);
@@ -28,10 +29,10 @@ pub fn svg(graph: &Graph) -> String {
     for (edge, route) in graph.edges.iter().zip(&laid.routes) {
         let points: Vec<String> = route.iter().map(|(x, y)| format!("{x},{y}")).collect();
         let (color, dash) = match edge.link {
-            Link::Flow | Link::Transition => ("#374151", ""),
+            Link::Next | Link::Transition => ("#374151", ""),
             Link::Part => ("#6b7280", " stroke-dasharray=\"2 3\""),
             Link::Undo => ("#b45309", " stroke-dasharray=\"6 4\""),
-            Link::Back => ("#b91c1c", " stroke-dasharray=\"6 4\""),
+            Link::OnFailure => ("#b91c1c", " stroke-dasharray=\"6 4\""),
             Link::Interrupt => ("#b91c1c", ""),
         };
         let _ = writeln!(
@@ -40,10 +41,11 @@ pub fn svg(graph: &Graph) -> String {
             points.join(" ")
         );
     }
-    for (vertex, place) in graph.vertices.iter().zip(&laid.places) {
-        shape(vertex.kind, *place, &mut out);
-        for (index, line) in vertex.lines.iter().enumerate() {
-            let top = place.y + (place.height - vertex.lines.len() * LINE) / 2;
+    for (at, (vertex, place)) in graph.vertices.iter().zip(&laid.places).enumerate() {
+        let filled = states.get(at).and_then(|state| fill(state));
+        shape(vertex.kind, *place, filled, &mut out);
+        let top = place.y + (place.height - vertex.lines().count() * LINE) / 2;
+        for (index, line) in vertex.lines().enumerate() {
             let weight = if index == 0 { " font-weight=\"bold\"" } else { "" };
             let _ = writeln!(
                 out,
@@ -92,17 +94,18 @@ fn label_place(route: &[(usize, usize)]) -> (usize, usize) {
     }
 }
 
-fn shape(kind: Kind, place: Place, out: &mut String) {
+fn shape(kind: Kind, place: Place, filled: Option<&str>, out: &mut String) {
     let Place { x, y, width, height } = place;
     let (radius, fill, stroke) = match kind {
         Kind::Start => (height / 2, "#ecfdf5", "#047857"),
-        Kind::Step => (4, "#eff6ff", "#1d4ed8"),
-        Kind::Group => (0, "#f5f3ff", "#6d28d9"),
+        Kind::Step | Kind::Wait => (4, "#eff6ff", "#1d4ed8"),
+        Kind::Choice | Kind::Repeat | Kind::Foreach | Kind::Program => (0, "#f5f3ff", "#6d28d9"),
         Kind::Compensation => (4, "#fffbeb", "#b45309"),
         Kind::State | Kind::FinalState => (12, "#f0f9ff", "#0369a1"),
         Kind::Timer => (0, "#fdf4ff", "#a21caf"),
         Kind::Event => (height / 2, "#fef2f2", "#b91c1c"),
     };
+    let fill = filled.unwrap_or(fill);
     let _ = writeln!(
         out,
         "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" rx=\"{radius}\" fill=\"{fill}\" stroke=\"{stroke}\"/>"

@@ -132,7 +132,7 @@ fn requests(path: &str, action: &Value) -> Vec<(String, Value)> {
         .unwrap_or_else(|| vec![Value::Null]);
     let body = |outcome: Value| {
         let mut body = serde_json::Map::new();
-        for part in ["step", "item", "ended"] {
+        for part in ["step", "item", "ended", "to"] {
             if !action[part].is_null() {
                 body.insert(part.to_owned(), action[part].clone());
             }

@@ -98,6 +98,7 @@ async fn a_process_without_shards_answers_every_read_as_the_one_with_them_does()
         path.clone(),
         format!("{path}?history=1"),
         format!("{path}/why"),
+        format!("{path}/graph"),
         format!("{path}/history"),
         format!("{path}/inputs"),
         format!("{tenant}/dead-letters"),

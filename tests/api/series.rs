@@ -62,6 +62,7 @@ async fn the_minute_under_way_shows_what_an_order_did() {
     let before = get(&rig, "/admin/rates").await.json();
     assert_eq!(before["total"]["inputs"]["event"], 0, "{before}");
     assert_eq!(before["total"]["effects"], json!([]), "{before}");
+    assert_eq!(before["total"]["upstreams"], json!([]), "{before}");
     rig.send("Order", "happy-1", "Placed", order_payload("happy-1"))
         .await;
     rig.wait_for("order", "happy-1", |view| view["phase"] == "completed")
@@ -106,8 +107,21 @@ async fn the_minute_under_way_shows_what_an_order_did() {
         charge["p99_seconds"].as_f64() >= charge["p50_seconds"].as_f64(),
         "{rates}"
     );
+    let upstreams = rates["total"]["upstreams"].as_array().expect("upstreams");
+    let calls: u64 = upstreams
+        .iter()
+        .filter_map(|upstream| upstream["count"].as_u64())
+        .sum();
+    assert_eq!(calls, of(&rates, "/calls/count"), "{rates}");
+    // All effects of an order call the same service.
+    let [upstream] = &upstreams[..] else {
+        panic!("{rates}");
+    };
+    let host = upstream["upstream"].as_str().expect("a name");
+    assert!(host.starts_with("127.0.0.1:") && effects.len() > 1, "{rates}");
     for (arguments, shown) in [
         (&["rates"][..], "APPLIED"),
+        (&["rates", "--upstreams"], host),
         (&["rates", "--effects"], "payments-charge"),
         (&["rates", "-o", "json", "--minutes", "1"], "\"total\""),
     ] {

@@ -2,9 +2,10 @@
 
 use super::super::{
     aliases, audit, definitions, entrance, instances, jobs, openapi, operations, pending, problem, queries,
-    schedules, search, verbs, watch,
+    schedules, search, watch,
 };
 use super::letter_rows::of_letters;
+use super::verb_rows::of_verbs;
 use super::{Access, Endpoint, Place, Role, Rows};
 use crate::kernel::subject::Tenancy;
 
@@ -13,7 +14,7 @@ pub(super) const PAGE: &[&str] = &["after", "limit"];
 
 pub(super) const VIEWER: Access = Access::Needs(Role::Viewer);
 pub(super) const OPERATOR: Access = Access::Needs(Role::Operator);
-const ADMIN: Access = Access::Needs(Role::Admin);
+pub(super) const ADMIN: Access = Access::Needs(Role::Admin);
 
 /// All endpoints.
 #[must_use]
@@ -24,6 +25,7 @@ pub fn all(tenancy: Tenancy) -> Vec<Endpoint> {
     all.extend(of_shards());
     all.extend(of_the_cluster());
     all.extend(of_instances(tenancy));
+    all.extend(of_questions(tenancy));
     all.extend(of_watches(tenancy));
     all.extend(of_verbs(tenancy));
     all.extend(of_jobs(tenancy));
@@ -283,18 +285,6 @@ fn of_instances(tenancy: Tenancy) -> Vec<Endpoint> {
         )
         .knows(PAGE),
         rows.get(
-            &one("/why"),
-            VIEWER,
-            "Say why an instance does not proceed",
-            queries::why,
-        ),
-        rows.get(
-            &one("/actions"),
-            VIEWER,
-            "List what can be done to an instance now",
-            queries::actions,
-        ),
-        rows.get(
             &one("/history"),
             VIEWER,
             "List what happened to an instance, newest first",
@@ -326,6 +316,32 @@ fn of_instances(tenancy: Tenancy) -> Vec<Endpoint> {
             instances::resolve,
         )
         .request(),
+    ]
+}
+
+/// What operators ask about an instance.
+fn of_questions(tenancy: Tenancy) -> Vec<Endpoint> {
+    let rows = tenant_rows(tenancy);
+    let one = |rest: &str| format!("/sagas/{{saga}}/instances/{{key}}{rest}");
+    vec![
+        rows.get(
+            &one("/why"),
+            VIEWER,
+            "Say why an instance does not proceed",
+            queries::why,
+        ),
+        rows.get(
+            &one("/actions"),
+            VIEWER,
+            "List what can be done to an instance now",
+            queries::actions,
+        ),
+        rows.get(
+            &one("/graph"),
+            VIEWER,
+            "Show the graph of an instance: what its saga consists of, and where each part stands",
+            queries::graph,
+        ),
     ]
 }
 
@@ -373,61 +389,6 @@ fn of_jobs(tenancy: Tenancy) -> Vec<Endpoint> {
             .body(),
         rows.post("/jobs/{id}/stop", OPERATOR, "Stop a job for good", jobs::stop)
             .body(),
-    ]
-}
-
-/// What operators do to an instance as a whole, and to its timers.
-fn of_verbs(tenancy: Tenancy) -> Vec<Endpoint> {
-    let rows = tenant_rows(tenancy);
-    let one = |rest: &str| format!("/sagas/{{saga}}/instances/{{key}}{rest}");
-    vec![
-        rows.post(&one("/pause"), OPERATOR, "Pause an instance", verbs::pause)
-            .request(),
-        rows.post(&one("/resume"), OPERATOR, "Resume an instance", verbs::resume)
-            .request(),
-        rows.post(
-            &one("/kill"),
-            OPERATOR,
-            "End an instance at once, without compensation",
-            verbs::kill,
-        )
-        .request(),
-        rows.post(
-            &one("/restart"),
-            OPERATOR,
-            "Begin an ended instance again, with nothing kept",
-            verbs::restart,
-        )
-        .request(),
-        rows.delete(
-            &one(""),
-            ADMIN,
-            "Delete an ended instance with its history",
-            verbs::delete,
-        )
-        .request()
-        .by_owner(),
-        rows.post(
-            &one("/try-now"),
-            OPERATOR,
-            "Make the next attempt of what backs off now",
-            verbs::try_now,
-        )
-        .request(),
-        rows.post(
-            &one("/timers/{name}/fire"),
-            OPERATOR,
-            "Fire a timer of an instance now",
-            verbs::fire_timer,
-        )
-        .request(),
-        rows.post(
-            &one("/timers/{name}/cancel"),
-            OPERATOR,
-            "Cancel a timer of an instance",
-            verbs::cancel_timer,
-        )
-        .request(),
     ]
 }
 

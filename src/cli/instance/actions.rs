@@ -79,6 +79,9 @@ fn row(name: &NameArguments, action: &Value) -> Value {
     let step_option = step.map(|step| format!(" --step {}", quoted(step)));
     let item_option = item.map(|item| format!(" --item {item}"));
     command.extend([other_word, step_option, item_option].into_iter().flatten());
+    if let Some(to) = action["to"].as_str() {
+        command.extend([" --to ", &quoted(to)]);
+    }
     if let Some(tenant) = name.common.tenant.named() {
         command.extend([" --tenant ", &quoted(tenant)]);
     }
@@ -96,7 +99,7 @@ fn row(name: &NameArguments, action: &Value) -> Value {
     if action["needs_reason"] == true {
         command.push_str(" --reason TEXT");
     }
-    let on = match (step.or(other), item) {
+    let on = match (step.or(other).or(action["to"].as_str()), item) {
         (Some(on), Some(item)) => json!(format!("{on}[{item}]")),
         (on, _) => json!(on),
     };

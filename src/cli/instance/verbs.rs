@@ -3,10 +3,11 @@
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::{Asks, RequestArguments, StuckArguments, ask, decide, request, start};
+use super::{Asks, NameArguments, RequestArguments, StuckArguments, ask, decide, request, start};
 use crate::app::exit::Failure;
-use crate::cli::client::escaped;
+use crate::cli::client::{Client, escaped};
 use crate::cli::confirm::ConfirmArguments;
+use crate::cli::output::Column;
 
 #[derive(Debug, Subcommand)]
 pub enum Verb {
@@ -35,6 +36,14 @@ pub enum Verb {
     FireTimer(TimerArguments),
     /// Cancel a timer of an instance.
     CancelTimer(TimerArguments),
+    /// Migrate one instance to another version of its saga; needs --reason.
+    #[command(
+        after_help = "An instance in which something has no place in the version stays as it is: exit code 5, with the reasons.\n\nExamples:\n  \
+        saga-runner instance migrate order o-1 --to 3f9a2c --dry-run\n  \
+        saga-runner instance migrate order o-1 --to 3f9a2c --reason 'ticket 4711'\n\n\
+        `saga-runner definition list` shows the versions. `definition migrate` and `job start migrate` are for many instances."
+    )]
+    Migrate(MigrateArguments),
     /// Send a signal to an instance.
     #[command(after_help = "Examples:\n  \
         saga-runner instance signal order o-1 approve --data '{\"by\": \"ada\"}' --wait\n  \
@@ -170,6 +179,24 @@ pub struct TryNowArguments {
 }
 
 #[derive(Debug, Args)]
+pub struct MigrateArguments {
+    /// The first digits of the hash of the version, at least 6.
+    #[arg(long, value_name = "HASH")]
+    to: String,
+    /// Change nothing: say what would start at once, or why it cannot be migrated.
+    #[arg(long)]
+    dry_run: bool,
+    /// Name of the operator, kept in the audit.
+    #[arg(long, env = "USER", value_name = "NAME", default_value = "")]
+    by: String,
+    /// Reason, kept in the audit.
+    #[arg(long, value_name = "TEXT", required_unless_present = "dry_run")]
+    reason: Option<String>,
+    #[command(flatten)]
+    name: NameArguments,
+}
+
+#[derive(Debug, Args)]
 pub struct TimerArguments {
     /// Name of the timer, as `instance show` prints it.
     #[arg(long, value_name = "NAME")]
@@ -203,6 +230,7 @@ pub fn run(verb: &Verb) -> Result<(), Failure> {
         }
         Verb::FireTimer(arguments) => of_timer(arguments, "fire"),
         Verb::CancelTimer(arguments) => of_timer(arguments, "cancel"),
+        Verb::Migrate(arguments) => migrate(arguments),
         Verb::Signal(arguments) => {
             let data = start::object("data", &arguments.data)?;
             let path = format!("signals/{}", escaped(&arguments.signal));
@@ -221,6 +249,29 @@ fn delete(arguments: &DeleteArguments) -> Result<(), Failure> {
     arguments.confirm.agreed(&consequence, key)?;
     let body = json!({"by": arguments.by, "reason": arguments.reason});
     request(&arguments.request, Asks::Delete, body)
+}
+
+const MIGRATED: &[Column] = &[
+    Column::value("Saga", "/saga"),
+    Column::value("Key", "/key"),
+    Column::value("From", "/from"),
+    Column::value("To", "/to"),
+    Column::value("Dry run", "/dry_run"),
+    Column::value("Starts at once", "/starts"),
+];
+
+fn migrate(arguments: &MigrateArguments) -> Result<(), Failure> {
+    let name = &arguments.name;
+    let client = Client::new(&name.common.server)?;
+    let path = format!("{}/migrate", name.path(&client)?);
+    let body = json!({
+        "to": arguments.to,
+        "dry_run": arguments.dry_run,
+        "by": arguments.by,
+        "reason": arguments.reason.as_deref().unwrap_or_default(),
+    });
+    let answer = client.post_json(&path, &body)?;
+    name.common.output.object(MIGRATED, &answer)
 }
 
 fn of_timer(arguments: &TimerArguments, verb: &str) -> Result<(), Failure> {

@@ -4,6 +4,7 @@
 //! names.
 
 mod blocked;
+pub mod graph;
 pub mod instance_status;
 pub mod pending;
 mod stuck;
@@ -20,6 +21,7 @@ use saga_runner_language::ids::{InstanceId, TimeMs};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use super::items::Items;
 use super::ledger::LedgerEntry;
 use super::patch::TimerRow;
 use super::record::{Buffered, Failure, Pending, Record, Registered, StepState, Stray, Summary};
@@ -290,12 +292,18 @@ impl StepView {
                 .outstanding
                 .map(|outstanding| outstanding.command.to_string()),
             iteration: step.turn.max(step.iteration),
-            items: step.items.as_ref().map(|items| ItemsView {
-                total: items.total,
-                done: items.done,
-                failed: items.failed,
-                running: items.running.iter().map(|item| item.index).collect(),
-            }),
+            items: step.items.as_deref().map(ItemsView::of),
+        }
+    }
+}
+
+impl ItemsView {
+    fn of(items: &Items) -> Self {
+        Self {
+            total: items.total,
+            done: items.done,
+            failed: items.failed,
+            running: items.running.iter().map(|item| item.index).collect(),
         }
     }
 }

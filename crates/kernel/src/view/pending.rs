@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use saga_runner_language::definition::Definition;
-use saga_runner_language::definition::model::{Action, Awaited, SIGNAL_PREFIX, Step};
+use saga_runner_language::definition::model::{Action, SIGNAL_PREFIX, Step};
 use saga_runner_language::ids::{CommandId, EffectName, TimeMs};
 use serde::Serialize;
 
@@ -65,6 +65,31 @@ pub struct AwaitedView {
     /// What a worker has said about its calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub calls: Option<CallsView>,
+}
+
+impl AwaitedView {
+    /// What is awaited, in a few words.
+    #[must_use]
+    pub fn object(&self) -> String {
+        match self.waits_for {
+            WaitsFor::Effect => match &self.effect {
+                Some(effect) => format!("the result of effect {effect}"),
+                None => "the result".to_owned(),
+            },
+            WaitsFor::Command => {
+                let aggregate = self.aggregate.as_deref().unwrap_or("its aggregate");
+                format!("the gateway's verdict on its command to {aggregate}")
+            }
+            WaitsFor::Child => match &self.child {
+                Some(child) => format!("the end of instance {} of saga {}", child.key, child.saga),
+                None => "the end of another saga".to_owned(),
+            },
+            WaitsFor::Message => self.messages.join(" or "),
+            WaitsFor::Retry => "its next attempt".to_owned(),
+            WaitsFor::Delay => "its first attempt".to_owned(),
+            WaitsFor::Operator => "an operator".to_owned(),
+        }
+    }
 }
 
 /// What is awaited.
@@ -163,24 +188,32 @@ pub fn pending(
     definition: Option<&Definition>,
     work: &BTreeMap<WorkRef, WorkItem>,
 ) -> Vec<AwaitedView> {
+    awaited(record, definition, work).take(PENDING_MAX).collect()
+}
+
+/// All that a live instance waits for, in the order of its steps.
+pub(super) fn awaited<'a>(
+    record: &'a Record,
+    definition: Option<&'a Definition>,
+    work: &'a BTreeMap<WorkRef, WorkItem>,
+) -> impl Iterator<Item = AwaitedView> + 'a {
     let looked = Looked {
         record,
         definition,
         work,
     };
     let steps = record.step_states();
-    let of_steps = steps.filter_map(|(step, item, state)| looked.of_step(step, item, state));
+    let of_steps = steps.filter_map(move |(step, item, state)| looked.of_step(step, item, state));
     let entries = record.ledger.having(|status| !status.rests());
-    let of_ledger = entries.filter_map(|(_, entry)| looked.of_entry(&entry));
-    let of_strays = record.strays.iter().map(|stray| AwaitedView {
+    let of_ledger = entries.filter_map(move |(_, entry)| looked.of_entry(&entry));
+    let of_strays = record.strays.iter().map(move |stray| AwaitedView {
         item: stray.item,
         abandoned: true,
         ..looked.of_work(looked.name(stray.step), stray.outstanding)
     });
     let programs = record.program.iter().flat_map(|program| &program.pending);
-    let of_program = programs.map(|pending| looked.of_work(pending.name.clone(), pending.outstanding));
-    let all = of_steps.chain(of_ledger).chain(of_strays).chain(of_program);
-    all.take(PENDING_MAX).collect()
+    let of_program = programs.map(move |pending| looked.of_work(pending.name.clone(), pending.outstanding));
+    of_steps.chain(of_ledger).chain(of_strays).chain(of_program)
 }
 
 /// Effect and command of the effects that are awaited, in the order of [`pending`], so that their workers can be asked.
@@ -219,6 +252,7 @@ fn named(heard: &String) -> String {
     }
 }
 
+#[derive(Clone, Copy)]
 struct Looked<'a> {
     record: &'a Record,
     definition: Option<&'a Definition>,
@@ -364,12 +398,7 @@ impl Looked<'_> {
 }
 
 fn messages(step: &Step) -> Vec<String> {
-    let awaited = step.waits_for().map(|awaiting| match &awaiting.on {
-        Awaited::Event(event_type) => format!("event {event_type}"),
-        Awaited::Signal(name) => format!("signal {name}"),
-        Awaited::Callback => "callback".to_owned(),
-    });
-    awaited.collect()
+    step.waits_for().map(|awaiting| awaiting.on.to_string()).collect()
 }
 
 fn effect(step: &Step) -> Option<String> {

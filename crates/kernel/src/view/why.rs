@@ -268,32 +268,18 @@ fn awaits(pending: &AwaitedView, child: Option<&Why>) -> (Cause, String) {
         .map(|effect| format!(" of effect {effect}"));
     let effect = effect.unwrap_or_default();
     match pending.waits_for {
-        WaitsFor::Effect => calls(pending, &who, &effect),
-        WaitsFor::Command => {
-            let aggregate = pending.aggregate.as_deref().unwrap_or("its aggregate");
-            (
-                Cause::Command,
-                format!("{who} waits for the gateway's verdict on its command to {aggregate}"),
-            )
-        }
+        WaitsFor::Effect => calls(pending, &who),
+        WaitsFor::Command => (Cause::Command, format!("{who} waits for {}", pending.object())),
         WaitsFor::Child => {
-            let named = pending.child.as_ref();
-            let named = named.map_or_else(
-                || "another saga".to_owned(),
-                |child| format!("instance {} of saga {}", child.key, child.saga),
-            );
-            let mut told = format!("{who} waits for the end of {named}");
+            let mut told = format!("{who} waits for {}", pending.object());
             if let Some(child) = child {
                 let _infallible = write!(told, ", which is {}: {}", child.phase, child.why);
             }
             (Cause::Child, told)
         }
         WaitsFor::Message => {
-            let messages = pending.messages.join(" or ");
-            (
-                Cause::Message,
-                format!("{who} waits for {messages}{}", due(", at most until ")),
-            )
+            let told = format!("{who} waits for {}{}", pending.object(), due(", at most until "));
+            (Cause::Message, told)
         }
         WaitsFor::Retry => {
             let class = pending.error.as_deref().unwrap_or("an error");
@@ -305,14 +291,18 @@ fn awaits(pending: &AwaitedView, child: Option<&Why>) -> (Cause, String) {
             (Cause::Retry, told)
         }
         WaitsFor::Delay => (Cause::Delay, format!("{who} begins at{}", due(" "))),
-        WaitsFor::Operator => (Cause::Operator, format!("{who} waits for an operator")),
+        WaitsFor::Operator => (Cause::Operator, format!("{who} waits for {}", pending.object())),
     }
 }
 
 /// The outcome of the calls of an effect so far.
-fn calls(pending: &AwaitedView, who: &str, effect: &str) -> (Cause, String) {
+fn calls(pending: &AwaitedView, who: &str) -> (Cause, String) {
     let since = pending.since.as_deref().map(|since| format!(" since {since}"));
-    let mut told = format!("{who} waits for the result{effect}{}", since.unwrap_or_default());
+    let mut told = format!(
+        "{who} waits for {}{}",
+        pending.object(),
+        since.unwrap_or_default()
+    );
     let Some(calls) = &pending.calls else {
         told.push_str("; no worker has told of a call that ended");
         return (Cause::Effect, told);

@@ -1,5 +1,7 @@
 //! What a step waits for.
 
+use std::fmt;
+
 use super::model::Delay;
 use crate::expr::{Expr, Template};
 
@@ -46,4 +48,14 @@ pub enum Awaited {
     Signal(String),
     /// The holder of the token of the attempt.
     Callback,
+}
+
+impl fmt::Display for Awaited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Event(event_type) => write!(f, "event {event_type}"),
+            Self::Signal(name) => write!(f, "signal {name}"),
+            Self::Callback => f.write_str("callback"),
+        }
+    }
 }

@@ -37,6 +37,7 @@ pub mod fields;
 mod finally;
 pub mod findings;
 pub mod grammar;
+pub mod graph;
 mod groups;
 pub mod http_proof;
 mod joins;

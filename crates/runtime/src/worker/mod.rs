@@ -31,6 +31,6 @@ pub mod source;
 use crate::breakers;
 pub use consumers::{Consumer, Consumers, durable_name};
 pub use local::Local;
-pub use running::{Worker, WorkerError, WorkerSpec};
+pub use running::{Hosts, Worker, WorkerError, WorkerSpec};
 pub use secrets::Secrets;
 pub use settings::Settings;

@@ -72,10 +72,14 @@ pub struct WorkerError {
     pub reason: String,
 }
 
+/// The address that each effect calls, by the name of the effect; none of those that call nothing outside.
+pub type Hosts = BTreeMap<String, Arc<str>>;
+
 /// A running worker. Dropped without [`Worker::drain`], it leaves its commands to be delivered again.
 pub struct Worker {
     executors: JoinSet<()>,
     breakers: Arc<Breakers>,
+    hosts: Arc<Hosts>,
     troubles: Arc<Troubles>,
     draining: CancellationToken,
     /// Calls of commands that came straight from the outbox.
@@ -104,6 +108,11 @@ impl Worker {
             .zip(&providers)
             .map(|(definition, provider)| upstream(definition, &**provider))
             .collect();
+        let hosts = spec.effects.iter().zip(&providers);
+        let hosts = hosts.filter_map(|(definition, provider)| {
+            Some((definition.name.to_string(), Arc::from(provider.upstream()?)))
+        });
+        let hosts: Arc<Hosts> = Arc::new(hosts.collect());
         let breakers = Breakers::new(
             policies(&spec.effects, &upstreams)?,
             Arc::clone(&spec.clock),
@@ -157,6 +166,7 @@ impl Worker {
         Ok(Self {
             executors: tasks,
             breakers,
+            hosts,
             troubles,
             draining,
             home,
@@ -175,6 +185,12 @@ impl Worker {
     #[must_use]
     pub fn breakers(&self) -> Arc<Breakers> {
         Arc::clone(&self.breakers)
+    }
+
+    /// Which addresses its effects call.
+    #[must_use]
+    pub fn hosts(&self) -> Arc<Hosts> {
+        Arc::clone(&self.hosts)
     }
 
     /// Stops pulling, gives back what has not started, and lets the rest finish for at most `timeout`; what

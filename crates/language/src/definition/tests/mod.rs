@@ -3,6 +3,7 @@
 mod conversation;
 mod editor;
 mod grammar;
+mod graphs;
 mod hash;
 mod limits;
 mod mistakes;

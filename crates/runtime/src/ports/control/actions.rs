@@ -33,6 +33,9 @@ pub struct Action {
     /// The timer or signal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// The version to migrate to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
     /// What it may say as `as`, of which it needs one: `done`, `not_done`.
     #[serde(rename = "as", skip_serializing_if = "Vec::is_empty")]
     pub outcomes: Vec<&'static str>,

@@ -16,6 +16,7 @@ use crate::kernel::ids::{InstanceId, SagaName, TenantId};
 use crate::kernel::patch::Note;
 use crate::kernel::recorded::Recorded;
 use crate::kernel::view::InstanceView;
+use crate::kernel::view::graph::InstanceGraph;
 use crate::kernel::view::pending::AwaitedView;
 use crate::kernel::view::why::Why;
 
@@ -127,6 +128,12 @@ pub trait Instances: Send + Sync + 'static {
     /// # Errors
     /// [`ControlError::NotFound`] without the instance.
     async fn why(&self, id: &InstanceId) -> Result<Why, ControlError>;
+
+    /// The graph of an instance: that of the version which it runs under, with where each part of it stands.
+    ///
+    /// # Errors
+    /// [`ControlError::NotFound`] without the instance, [`ControlError::Conflict`] where its definition is not loaded.
+    async fn graph(&self, id: &InstanceId) -> Result<InstanceGraph, ControlError>;
 
     /// The history of an instance, newest entry first.
     ///

@@ -35,7 +35,7 @@ pub use node::{
     LastReload, NodeControl, Readiness, ReloadError, Reloaded, SagaChange, Tenants,
 };
 pub use pending::{DueTimer, OutboxFilter, OutboxItem, PendingWork, TimerFilter};
-pub use rates::{CallRates, EffectRates, InputRates, MinuteView, RatesView};
+pub use rates::{CallRates, EffectRates, InputRates, MinuteView, RatesView, UpstreamRates};
 pub use requests::{
     Awaited, Happened, InstanceBrief, Patience, Reached, RequestOutcome, RequestState, Requested,
     StartRequest,
@@ -48,7 +48,8 @@ pub use shards::{
     AcceptReport, AcceptRequest, AcceptVerb, AcceptedView, Backup, Sequences, ShardControl, ShardView,
 };
 pub use versions::{
-    DefinitionDetail, DefinitionView, MigrationReport, MigrationRequest, Problem, Refusal, Versions,
+    DefinitionDetail, DefinitionView, InstanceMigration, InstanceMigrationRequest, MigrationReport,
+    MigrationRequest, Problem, Refusal, Versions,
 };
 
 use serde::Serialize;

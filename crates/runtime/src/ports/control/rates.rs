@@ -27,6 +27,8 @@ pub struct MinuteView {
     pub calls: CallRates,
     /// Those that were called, by name.
     pub effects: Vec<EffectRates>,
+    /// The same by the address that each effect calls now, by name.
+    pub upstreams: Vec<UpstreamRates>,
 }
 
 /// Inputs by kind.
@@ -56,6 +58,16 @@ pub struct CallRates {
 pub struct EffectRates {
     /// `(others)`: effects beyond the first hundred.
     pub effect: String,
+    #[serde(flatten)]
+    pub calls: CallRates,
+}
+
+/// Calls of one upstream.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct UpstreamRates {
+    /// Host and port. `(others)`: upstreams beyond the first hundred, and effects that are not loaded any more, or of which there are
+    /// no figures.
+    pub upstream: String,
     #[serde(flatten)]
     pub calls: CallRates,
 }

@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use serde::Serialize;
 
 use super::ControlError;
+use crate::kernel::ids::InstanceId;
 
 /// Questions to all partitions about the versions of sagas that they use.
 #[async_trait]
@@ -20,6 +21,17 @@ pub trait Versions: Send + Sync + 'static {
     /// back from it; or tells what would become of them. The report may come before the end.
     async fn migrate(&self, hash: &str, request: MigrationRequest) -> Result<MigrationReport, ControlError>;
 
+    /// Brings one instance over to a version of its saga, named by the first digits of its hash; or tells what would happen to it.
+    ///
+    /// # Errors
+    /// [`ControlError::NotFound`] without the instance or the version, [`ControlError::Invalid`] for a version of another saga,
+    /// [`ControlError::Conflict`] for an instance that has ended or is at the version.
+    async fn migrate_instance(
+        &self,
+        id: &InstanceId,
+        request: InstanceMigrationRequest,
+    ) -> Result<InstanceMigration, ControlError>;
+
     /// How far a migration is that was begun before, by the `id` of its report.
     async fn migration(&self, id: &str) -> Result<MigrationReport, ControlError>;
 }
@@ -31,6 +43,33 @@ pub struct MigrationRequest {
     pub dry_run: bool,
     /// Those that were brought over to the version go back to where they came from.
     pub undo: bool,
+}
+
+/// What is to be done about one instance.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct InstanceMigrationRequest {
+    /// First digits of the hash of the version.
+    pub to: String,
+    /// Change nothing.
+    pub dry_run: bool,
+}
+
+/// What happened to one instance, or would happen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct InstanceMigration {
+    pub saga: String,
+    pub key: String,
+    /// Hash of the version that it leaves.
+    pub from: String,
+    /// Hash of the version that it comes to.
+    pub to: String,
+    /// Nothing was changed.
+    pub dry_run: bool,
+    /// What begins at once: the part of the definition that asks for it, and what it is.
+    pub starts: Vec<String>,
+    /// Why it stays with its version; empty where it is migrated, or would be.
+    #[serde(skip)]
+    pub problems: Vec<Problem>,
 }
 
 /// What a migration did, or would do.

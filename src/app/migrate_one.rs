@@ -1,0 +1,108 @@
+//! One instance migrates to another version, by the way that jobs and `definition migrate` take: an input from the process that has
+//! its shard, tried before.
+
+use super::answers::not_loaded;
+use super::control::blocking;
+use super::instances::no_instance;
+use super::migration;
+use super::node::Node;
+use super::rehearsal::rehearse;
+use super::versions;
+use crate::kernel::ids::InstanceId;
+use crate::kernel::record::Record;
+use crate::ports::control::{ControlError, InstanceMigration, InstanceMigrationRequest};
+use crate::storage::read::Found;
+use crate::storage::rows::HistoryOutcome;
+
+/// Newest rows of the history among which the migration is sought.
+const HISTORY_ROWS: usize = 64;
+
+/// # Errors
+/// [`ControlError::NotFound`] without the instance or the version, [`ControlError::Invalid`] for a version of another saga,
+/// [`ControlError::Conflict`] for an instance that has ended or is at the version.
+pub(super) async fn migrate(
+    node: &Node,
+    id: &InstanceId,
+    request: InstanceMigrationRequest,
+) -> Result<InstanceMigration, ControlError> {
+    let shard = node.shard(id).await?;
+    let reader = shard.reader.clone();
+    let record = live(node, id).await?;
+    let to = versions::named(node, &request.to).await?;
+    // One at a time, and none while the definitions change.
+    let _alone = node.reloading.lock().await;
+    let in_force = node.catalog.now();
+    let Some(version) = in_force.sagas.by_hash(&to) else {
+        return Err(ControlError::NotFound(format!("definition {to} is not loaded")));
+    };
+    if version.name != id.saga {
+        let message = format!(
+            "definition {to} is one of saga {}, not of {}",
+            version.name, id.saga
+        );
+        return Err(ControlError::Invalid(message));
+    }
+    if record.definition == to {
+        let message = format!("instance {} is at version {to} already", id.key);
+        return Err(ControlError::Conflict(message));
+    }
+    let mut answer = InstanceMigration {
+        saga: id.saga.to_string(),
+        key: id.key.as_str().to_owned(),
+        from: record.definition.to_string(),
+        to: to.to_string(),
+        dry_run: request.dry_run,
+        starts: Vec::new(),
+        problems: Vec::new(),
+    };
+    let Some(from) = in_force.sagas.by_hash(&record.definition) else {
+        return Err(ControlError::Conflict(not_loaded(id)));
+    };
+    let limits = &node.manifest.limits;
+    match rehearse((from, version), (id, &record), limits, node.clock.now()) {
+        Ok(starts) => answer.starts = starts,
+        Err(problems) => answer.problems = problems,
+    }
+    if request.dry_run || !answer.problems.is_empty() {
+        return Ok(answer);
+    }
+    let input = migration::request_id(node, to);
+    let back = false;
+    migration::ask(&shard, id, to, back, input.clone()).await?;
+    migration::flush(&shard).await?;
+    let owned = id.clone();
+    let applied = blocking(&node.tasks, move || {
+        let page = reader.history_page(&owned, None, HISTORY_ROWS)?;
+        let rows = page.map_or_else(Vec::new, |(rows, _)| rows);
+        let mut rows = rows.into_iter().map(|(_, row)| row);
+        Ok(rows.any(|row| row.input_id == input && row.outcome == HistoryOutcome::Applied))
+    });
+    if applied.await? {
+        return Ok(answer);
+    }
+    live(node, id).await?;
+    let message = format!(
+        "instance {} has changed meanwhile, and keeps its version: ask again",
+        id.key
+    );
+    Err(ControlError::Conflict(message))
+}
+
+/// The record of an instance that may migrate.
+async fn live(node: &Node, id: &InstanceId) -> Result<Record, ControlError> {
+    let reader = node.shard(id).await?.reader;
+    let owned = id.clone();
+    let (found, kept) = blocking(&node.tasks, move || {
+        Ok((reader.instance(&owned)?, reader.kept(&owned)?))
+    })
+    .await?;
+    match found {
+        None => Err(ControlError::NotFound(no_instance(id, &kept))),
+        Some(Found::Live(record)) if !record.phase.is_terminal() => Ok(record),
+        Some(found) => Err(ControlError::Conflict(format!(
+            "instance {} has ended, it is {}: only one that has not is migrated",
+            id.key,
+            found.record().phase.as_str()
+        ))),
+    }
+}
