@@ -108,11 +108,7 @@ impl Worker {
             .zip(&providers)
             .map(|(definition, provider)| upstream(definition, &**provider))
             .collect();
-        let hosts = spec.effects.iter().zip(&providers);
-        let hosts = hosts.filter_map(|(definition, provider)| {
-            Some((definition.name.to_string(), Arc::from(provider.upstream()?)))
-        });
-        let hosts: Arc<Hosts> = Arc::new(hosts.collect());
+        let hosts = Arc::new(hosts(&spec.effects, &providers));
         let breakers = Breakers::new(
             policies(&spec.effects, &upstreams)?,
             Arc::clone(&spec.clock),
@@ -253,6 +249,14 @@ fn upstream(definition: &EffectDefinition, provider: &dyn Provider) -> Option<Ar
         BreakerScope::Host => host.into(),
         BreakerScope::Effect => format!("effect:{}", definition.name).into(),
     })
+}
+
+/// Which addresses the effects call.
+fn hosts(effects: &[Arc<EffectDefinition>], providers: &[Arc<dyn Provider>]) -> Hosts {
+    let host = |(definition, provider): (&Arc<EffectDefinition>, &Arc<dyn Provider>)| {
+        Some((definition.name.to_string(), Arc::from(provider.upstream()?)))
+    };
+    effects.iter().zip(providers).filter_map(host).collect()
 }
 
 /// Begins to take commands, and to hear which of them are cancelled.
