@@ -1,5 +1,7 @@
 //! Events and instances of one tenant.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
@@ -12,6 +14,7 @@ use serde::de::DeserializeOwned;
 use super::ApiState;
 use super::auth;
 use super::extract::{self, Names, PageParameters, Parameters};
+use super::pages;
 use super::problem::Problem;
 use super::requests::{self, Started, WaitParameters};
 use super::trace;
@@ -23,7 +26,7 @@ use crate::kernel::ids::{InstanceId, Key};
 use crate::kernel::input::CancelMode;
 use crate::kernel::json;
 use crate::kernel::limits::Limits;
-use crate::ports::control::{ControlError, Patience, StartRequest};
+use crate::ports::control::{ControlError, Page, Patience, StartRequest};
 
 /// History entries of an instance where the request does not say.
 const HISTORY_DEFAULT: usize = 100;
@@ -73,8 +76,12 @@ pub async fn list(
         Some(_) => return Err(Problem::invalid("blocked must be true or false")),
     };
     let page = PageParameters::new(query.after, query.limit).page()?;
-    let found = state.control.instances(&tenant, &saga, blocked, page).await?;
-    Ok(Json(found).into_response())
+    let control = Arc::clone(&state.control);
+    let ask = move |page| {
+        let (control, tenant, saga) = (Arc::clone(&control), tenant.clone(), saga.clone());
+        async move { control.instances(&tenant, &saga, blocked, page).await }
+    };
+    pages::listed(&state, pages::ITEMS, page, ask).await
 }
 
 /// `?history=...`
@@ -119,7 +126,12 @@ pub async fn inputs(
 ) -> Result<Response, Problem> {
     let id = extract::instance(state.tenancy, &names)?;
     let page = query.page()?;
-    Ok(Json(state.control.inputs(&id, page).await?).into_response())
+    let control = Arc::clone(&state.control);
+    let ask = move |page| {
+        let (control, id) = (Arc::clone(&control), id.clone());
+        async move { control.inputs(&id, page).await.map(Page::from) }
+    };
+    pages::listed(&state, pages::INPUTS, page, ask).await
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -52,6 +52,9 @@ pub struct Settings {
     pub backup_max: Millis,
     /// Bytes of one page of a list. Items that do not fit are on the next one. Default 1 MiB.
     pub page_bytes_max: usize,
+    /// Bytes of long answers that clients have not taken yet, of all clients together; further requests for long answers are answered
+    /// 503, and lists that are being sent go on once there is room. Default 32 MiB.
+    pub answer_bytes_max: usize,
     /// Longest time until the process that has the shards answers a request that this one forwards to it; a wait comes on top.
     /// Default 5s.
     pub forward_timeout: Millis,
@@ -98,6 +101,7 @@ impl Default for Settings {
             streams_max: 64,
             backup_max: Millis::seconds(15 * 60),
             page_bytes_max: 1024 * 1024,
+            answer_bytes_max: 32 * 1024 * 1024,
             forward_timeout: Millis::seconds(5),
             forwards_max: 64,
             forward_bytes_max: 16 * 1024 * 1024,
@@ -161,8 +165,9 @@ impl Settings {
             }
         }
         self.check_credentials()?;
-        if self.connections_max == 0 || self.page_bytes_max == 0 {
-            return Err("http.connections_max and http.page_bytes_max must be at least 1".to_owned());
+        if self.connections_max == 0 || self.page_bytes_max == 0 || self.answer_bytes_max == 0 {
+            let keys = "http.connections_max, http.page_bytes_max and http.answer_bytes_max";
+            return Err(format!("{keys} must be at least 1"));
         }
         for (name, time) in [
             ("header_timeout", self.header_timeout),

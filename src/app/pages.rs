@@ -21,9 +21,10 @@ pub(super) struct Room {
 
 impl Room {
     pub(super) fn of(node: &Node, page: &PageRequest) -> Self {
+        let most = node.manifest.http.page_bytes_max;
         Self {
             items: page.limit,
-            bytes: node.manifest.http.page_bytes_max,
+            bytes: page.bytes.map_or(most, |bytes| bytes.min(most)),
         }
     }
 
@@ -81,7 +82,7 @@ pub(super) async fn instances(
     let mut cursor = page.after.as_deref().map_or(Ok((0, None)), read_cursor)?;
     let mut room = Room::of(node, &page);
     let mut items = Vec::new();
-    let mut looked_at = 0;
+    let mut looked_at = page.looked_at;
     let shards = running.shards.all();
     while let Some(shard) = shards.iter().find(|shard| shard.index >= cursor.0)
         && !room.is_over()
@@ -197,7 +198,12 @@ pub(super) async fn dead_letters(
         if shown.index > shard {
             (shard, after) = (shown.index, None);
         }
-        let (reader, owned, bound) = (shown.reader.clone(), tenant.clone(), room.bound());
+        let (reader, owned) = (shown.reader.clone(), tenant.clone());
+        // Of a letter only the beginning of its message is shown.
+        let bound = Bound {
+            bytes: node.manifest.http.page_bytes_max,
+            ..room.bound()
+        };
         let (wanted, now) = (filter.clone(), node.clock.now());
         let (found, more) = blocking(&node.tasks, move || {
             reader.dead_letters_of(&owned, after, bound, |letter| {

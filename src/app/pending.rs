@@ -180,7 +180,7 @@ async fn walk<P: Place, T: Send + 'static, V: Serialize>(
     let running = node.running_or_unavailable()?;
     let (mut shard, mut after) = page.after.as_deref().map_or(Ok((0, None)), read_cursor)?;
     let mut room = Room::of(node, page);
-    let (mut items, mut looked_at) = (Vec::new(), 0);
+    let (mut items, mut looked_at) = (Vec::new(), page.looked_at);
     let shards = running.shards.all();
     while let Some(shown) = shards.iter().find(|shown| shown.index >= shard)
         && !room.is_over()
@@ -193,7 +193,7 @@ async fn walk<P: Place, T: Send + 'static, V: Serialize>(
         let found = blocking(&node.tasks, move || read(&reader, behind)).await?;
         let mut is_done = found.is_empty();
         for (place, row) in found {
-            if room.is_over() || looked_at == LOOKED_AT_MAX {
+            if room.is_over() || looked_at >= LOOKED_AT_MAX {
                 break;
             }
             looked_at += 1;

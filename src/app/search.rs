@@ -37,7 +37,7 @@ pub(super) async fn search(
         return Err(forged());
     }
     let mut room = Room::of(node, &page);
-    let (mut items, mut looked_at) = (Vec::new(), 0);
+    let (mut items, mut looked_at) = (Vec::new(), page.looked_at);
     let shards = running.shards.all();
     while let Some(shard) = shards.iter().find(|shard| shard.index >= index)
         && !room.is_over()
@@ -51,7 +51,7 @@ pub(super) async fn search(
         let bound = ListBound {
             items: room.bound().items,
             bytes: room.bound().bytes,
-            looked: LOOKED_AT_MAX - looked_at,
+            looked: LOOKED_AT_MAX.saturating_sub(looked_at),
         };
         let found = blocking(&node.tasks, move || {
             let wanted = |saga: &SagaName, status: &InstanceStatus| filter.wants(saga, status);

@@ -18,6 +18,7 @@ mod forwarding;
 mod generated;
 mod instances;
 mod jwt;
+mod large;
 mod letters;
 mod listeners;
 mod of_no_use;

@@ -45,7 +45,7 @@ pub fn registering() -> String {
         .split_once("pub fn new() -> Self {")
         .expect("where they are registered");
     let (code, _) = code.split_once("\nimpl Default for").expect("and by default");
-    read("crates/runtime/src/telemetry/audit.rs") + code
+    read("crates/runtime/src/telemetry/answers.rs") + &read("crates/runtime/src/telemetry/audit.rs") + code
 }
 
 fn series() -> Vec<Series> {

@@ -20,10 +20,7 @@ use crate::store::POISON;
 const ASKING: [&str; 5] = ["pay", "part", "order", "trip", "bill"];
 
 fn page() -> PageRequest {
-    PageRequest {
-        limit: 500,
-        after: None,
-    }
+    PageRequest::new(None, 500)
 }
 
 impl Simulation {

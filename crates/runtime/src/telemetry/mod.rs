@@ -1,5 +1,6 @@
 //! Figures for the operator; the only place that names `prometheus`.
 
+mod answers;
 mod audit;
 mod known;
 pub mod metrics;
