@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use super::ApiState;
 use super::auth;
 use super::extract::{self, Names, PageParameters, Parameters};
-use super::pages;
+use super::pages::{self, Source};
 use super::problem::Problem;
 use super::requests::{self, Started, WaitParameters};
 use super::trace;
@@ -81,7 +81,7 @@ pub async fn list(
         let (control, tenant, saga) = (Arc::clone(&control), tenant.clone(), saga.clone());
         async move { control.instances(&tenant, &saga, blocked, page).await }
     };
-    pages::listed(&state, pages::ITEMS, page, ask).await
+    pages::listed(&state, (pages::ITEMS, Source::Shards), page, ask).await
 }
 
 /// `?history=...`
@@ -131,7 +131,7 @@ pub async fn inputs(
         let (control, id) = (Arc::clone(&control), id.clone());
         async move { control.inputs(&id, page).await.map(Page::from) }
     };
-    pages::listed(&state, pages::INPUTS, page, ask).await
+    pages::listed(&state, (pages::INPUTS, Source::Broker), page, ask).await
 }
 
 #[derive(Debug, Default, Deserialize)]

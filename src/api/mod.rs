@@ -94,6 +94,8 @@ pub struct ApiState {
     pub answer_timeout: Duration,
     /// Bytes of one page of a list.
     pub page_bytes_max: usize,
+    /// Places of the portions of lists that are being read.
+    pub reads: Arc<Semaphore>,
     /// What clients have not taken yet.
     pub answers: Answers,
     /// The listener of operators, where it is not that of tenants.

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::{FutureExt as _, stream};
 use serde::Serialize;
+use tokio::sync::Semaphore;
 
 use super::ApiState;
 use super::answers::Answers;
@@ -145,6 +146,15 @@ impl fmt::Display for Refusal {
     }
 }
 
+/// Where the items of a list are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// In the shards, within milliseconds: so many reads go on at a time as `http.reads_max` says.
+    Shards,
+    /// In the broker as well, which may take its time.
+    Broker,
+}
+
 /// Reads a portion.
 pub type Ask = Box<dyn FnMut(PageRequest) -> BoxFuture<'static, Result<Portion, Refusal>> + Send>;
 
@@ -154,7 +164,7 @@ pub type Ask = Box<dyn FnMut(PageRequest) -> BoxFuture<'static, Result<Portion, 
 /// [`Problem`] where the first portion cannot be read, or nobody has room for more than that.
 pub async fn listed<T, F, Asked>(
     state: &ApiState,
-    name: &'static str,
+    (name, source): (&'static str, Source),
     page: PageRequest,
     ask: F,
 ) -> Result<Response, Problem>
@@ -163,6 +173,7 @@ where
     F: Fn(PageRequest) -> Asked + Send + 'static,
     Asked: Future<Output = Result<Page<T>, ControlError>> + Send + 'static,
 {
+    let places = (source == Source::Shards).then(|| Arc::clone(&state.reads));
     let wanted = WANTED.try_with(|wanted| *wanted).ok().flatten();
     if let Some(Wanted { bytes, looked_at }) = wanted {
         let page = PageRequest {
@@ -170,28 +181,34 @@ where
             looked_at,
             ..page
         };
-        let portion = Portion::from(ask(page).await?);
+        let mut portion = in_turn(places, ask(page)).await?;
         let mut whole = begin(name);
-        whole.extend_from_slice(&portion.items);
+        whole.append(&mut portion.items);
         let absent_shards = portion.absent_shards.iter().copied().collect();
         end(&mut whole, &portion, &absent_shards);
         return Ok(json(whole.into()));
     }
     let ask: Ask = Box::new(move |page| {
-        let asked = ask(page);
-        async move {
-            asked
-                .await
-                .map(Portion::from)
-                .map_err(|error| Problem::from(error).into())
-        }
-        .boxed()
+        let asked = in_turn(places.clone(), ask(page));
+        async move { asked.await.map_err(|error| Problem::from(error).into()) }.boxed()
     });
     match answered(state, name, page, ask).await {
         Ok(response) => Ok(response),
         Err(Refusal::Here(problem)) => Err(*problem),
         Err(Refusal::There(response)) => Ok(*response),
     }
+}
+
+/// Reads a portion in one of these places, which it has until it is JSON: what is read is larger than that.
+async fn in_turn<T: Serialize>(
+    places: Option<Arc<Semaphore>>,
+    asked: impl Future<Output = Result<Page<T>, ControlError>>,
+) -> Result<Portion, ControlError> {
+    let _place = match places {
+        Some(places) => places.acquire_owned().await.ok(),
+        None => None,
+    };
+    asked.await.map(Portion::from)
 }
 
 /// Answers with a page that is read by `ask`, portion by portion.
@@ -277,8 +294,7 @@ impl Sending {
     /// The answer, which begins with the first portion.
     async fn answered(mut self) -> Result<Response, Refusal> {
         let portion = self.read().await?;
-        let first = self.take(&portion);
-        drop(portion);
+        let first = self.take(portion);
         if self.is_over {
             return Ok(json(first));
         }
@@ -319,7 +335,7 @@ impl Sending {
     }
 
     /// Takes a portion that was read, as it is sent.
-    fn take(&mut self, portion: &Portion) -> Bytes {
+    fn take(&mut self, mut portion: Portion) -> Bytes {
         // One that is short although the list goes on has ended because enough was looked at.
         let is_full = portion.count >= self.page.limit || portion.bytes >= self.portion_bytes();
         self.page.limit = self.page.limit.saturating_sub(portion.count);
@@ -328,20 +344,19 @@ impl Sending {
         self.page.after.clone_from(&portion.next);
         self.page.looked_at = portion.looked_at.unwrap_or_default();
         self.absent_shards.extend(&portion.absent_shards);
-        let mut sent = if self.has_begun {
-            Vec::new()
-        } else {
-            begin(self.name)
-        };
+        let mut sent = std::mem::take(&mut portion.items);
+        if !self.has_begun {
+            sent.splice(0..0, begin(self.name));
+        } else if self.has_items && portion.count > 0 {
+            sent.insert(0, b',');
+        }
         self.has_begun = true;
-        if self.has_items && portion.count > 0 {
-            sent.push(b',');
-        }
         self.has_items |= portion.count > 0;
-        sent.extend_from_slice(&portion.items);
         if self.is_over {
-            end(&mut sent, portion, &self.absent_shards);
+            end(&mut sent, &portion, &self.absent_shards);
         }
+        // Nothing is held but what is counted.
+        sent.shrink_to_fit();
         sent.into()
     }
 
@@ -363,7 +378,7 @@ impl Sending {
             let room = self.answers.room_in_turn(bytes).await;
             let portion = self.read().await?;
             if let Some(room) = self.answers.fitted(room, portion.items.len()) {
-                return Ok(room.hold(self.take(&portion)));
+                return Ok(room.hold(self.take(portion)));
             }
             // It is read again when there is room for all of it.
             bytes = portion.items.len();

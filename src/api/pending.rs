@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::ApiState;
 use super::extract::{self, Names, PageParameters, Parameters};
-use super::pages;
+use super::pages::{self, Source};
 use super::problem::Problem;
 use super::search::age_of;
 use crate::kernel::duration::Millis;
@@ -61,7 +61,7 @@ pub async fn timers(
         let (control, tenant, filter) = (Arc::clone(&control), tenant.clone(), filter.clone());
         async move { control.timers(&tenant, filter, page).await }
     };
-    pages::listed(&state, pages::ITEMS, page, ask).await
+    pages::listed(&state, (pages::ITEMS, Source::Shards), page, ask).await
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -103,7 +103,7 @@ pub async fn outbox(
         let (control, tenant, filter) = (Arc::clone(&control), tenant.clone(), filter.clone());
         async move { control.outbox(&tenant, filter, page).await }
     };
-    pages::listed(&state, pages::ITEMS, page, ask).await
+    pages::listed(&state, (pages::ITEMS, Source::Shards), page, ask).await
 }
 
 fn saga(text: Option<String>) -> Result<Option<SagaName>, Problem> {

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::ApiState;
 use super::extract::{self, Names, PageParameters, Parameters};
-use super::pages;
+use super::pages::{self, Source};
 use super::problem::Problem;
 use super::search;
 use crate::kernel::input::SourceStream;
@@ -55,7 +55,7 @@ pub async fn history(
         let (control, id) = (Arc::clone(&control), asked.clone());
         async move { control.history(&id, page).await }
     };
-    match pages::listed(&state, pages::ITEMS, page, ask).await {
+    match pages::listed(&state, (pages::ITEMS, Source::Shards), page, ask).await {
         Err(missing) if is_first && missing.status == StatusCode::NOT_FOUND => {
             let archived = state.control.archived(&id).await?;
             Ok(archived_page(archived.ok_or(missing)?, 0, limit))
@@ -182,7 +182,7 @@ pub async fn dead_letters(
         let (control, tenant, filter) = (Arc::clone(&control), tenant.clone(), filter.clone());
         async move { control.dead_letters(&tenant, filter, page).await }
     };
-    pages::listed(&state, pages::ITEMS, page, ask).await
+    pages::listed(&state, (pages::ITEMS, Source::Shards), page, ask).await
 }
 
 /// How many there are, by reason or by something else that they have in common.

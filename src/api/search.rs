@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::ApiState;
 use super::extract::{self, Names, PageParameters, Parameters};
-use super::pages;
+use super::pages::{self, Source};
 use super::problem::Problem;
 use crate::kernel::duration::Millis;
 use crate::kernel::expr::{Expr, Root};
@@ -138,7 +138,7 @@ pub async fn list(
         let (control, tenant, filter) = (Arc::clone(&control), tenant.clone(), filter.clone());
         async move { control.search(&tenant, filter, page).await }
     };
-    pages::listed(&state, pages::ITEMS, page, ask).await
+    pages::listed(&state, (pages::ITEMS, Source::Shards), page, ask).await
 }
 
 /// How many instances there are, in all and by status, or by what they have in common.

@@ -52,6 +52,8 @@ pub struct Settings {
     pub backup_max: Millis,
     /// Bytes of one page of a list. Items that do not fit are on the next one. Default 1 MiB.
     pub page_bytes_max: usize,
+    /// Reads of shards for requests at the same time; further ones wait. Each takes a thread, which keeps about 2 MB. Default 8.
+    pub reads_max: usize,
     /// Bytes of long answers that clients have not taken yet, of all clients together; further requests for long answers are answered
     /// 503, and lists that are being sent go on once there is room. Default 32 MiB.
     pub answer_bytes_max: usize,
@@ -101,6 +103,7 @@ impl Default for Settings {
             streams_max: 64,
             backup_max: Millis::seconds(15 * 60),
             page_bytes_max: 1024 * 1024,
+            reads_max: 8,
             answer_bytes_max: 32 * 1024 * 1024,
             forward_timeout: Millis::seconds(5),
             forwards_max: 64,
@@ -165,9 +168,15 @@ impl Settings {
             }
         }
         self.check_credentials()?;
-        if self.connections_max == 0 || self.page_bytes_max == 0 || self.answer_bytes_max == 0 {
-            let keys = "http.connections_max, http.page_bytes_max and http.answer_bytes_max";
-            return Err(format!("{keys} must be at least 1"));
+        for (name, count) in [
+            ("connections_max", self.connections_max),
+            ("page_bytes_max", self.page_bytes_max),
+            ("reads_max", self.reads_max),
+            ("answer_bytes_max", self.answer_bytes_max),
+        ] {
+            if count == 0 {
+                return Err(format!("http.{name} must be at least 1"));
+            }
         }
         for (name, time) in [
             ("header_timeout", self.header_timeout),

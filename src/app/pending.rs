@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 use async_trait::async_trait;
 use serde::Serialize;
 
-use super::control::blocking;
 use super::cursors::forged;
 use super::held;
 use super::node::Node;
@@ -190,7 +189,7 @@ async fn walk<P: Place, T: Send + 'static, V: Serialize>(
             (shard, after) = (shown.index, None);
         }
         let (reader, behind) = (shown.reader.clone(), after);
-        let found = blocking(&node.tasks, move || read(&reader, behind)).await?;
+        let found = node.read(move || read(&reader, behind)).await?;
         let mut is_done = found.is_empty();
         for (place, row) in found {
             if room.is_over() || looked_at >= LOOKED_AT_MAX {

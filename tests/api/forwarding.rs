@@ -628,7 +628,7 @@ async fn a_token_of_one_tenant_sees_nothing_of_another_through_either_process() 
 /// Neither process holds a page, and what is broken does not look whole.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_page_that_another_process_reads_is_sent_in_portions_and_ends_with_it() {
-    const INSTANCES: usize = 60;
+    const INSTANCES: usize = 160;
     let (server, upstream) = (NatsServer::start(), unavailable().await);
     let large = json!({"http": {"page_bytes_max": 64 * 1_024 * 1_024, "forward_timeout": "2s"}});
     let mut owner = process(&server, "saga", &upstream, large.clone()).await;

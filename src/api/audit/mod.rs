@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::ApiState;
 use super::extract::{self, Names, PageParameters, Parameters};
-use super::pages;
+use super::pages::{self, Source};
 use super::problem::Problem;
 use crate::kernel::duration::Millis;
 use crate::kernel::ids::{SagaName, TenantId, TimeMs};
@@ -96,7 +96,7 @@ async fn listed(
         let (control, filter) = (Arc::clone(&control), filter.clone());
         async move { control.audited(filter, page).await }
     };
-    pages::listed(state, pages::ITEMS, page, ask).await
+    pages::listed(state, (pages::ITEMS, Source::Broker), page, ask).await
 }
 
 fn outcome(text: &str) -> Result<AuditOutcome, Problem> {
