@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_done_is_told_and_what_is_short_is_answered_although_there_is_no_room() {
+    async fn the_outcome_of_a_change_and_a_short_answer_are_told_although_there_is_no_room() {
         let answers = answers(200_000);
         let _held = answers.hold(long(200_000), true).await.expect("room");
         assert!(answers.hold(long(PORTION_BYTES), true).await.is_ok(), "short");
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_longer_than_all_that_there_may_be_is_answered_alone() {
+    async fn an_answer_longer_than_all_that_there_may_be_is_held_alone() {
         let answers = answers(100_000);
         let alone = answers.hold(long(1_000_000), true).await.expect("room");
         assert!(answers.try_room(1).is_none());

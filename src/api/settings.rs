@@ -52,7 +52,7 @@ pub struct Settings {
     pub backup_max: Millis,
     /// Bytes of one page of a list. Items that do not fit are on the next one. Default 1 MiB.
     pub page_bytes_max: usize,
-    /// Reads of shards for requests at the same time; further ones wait. Each takes a thread, which keeps about 2 MB. Default 8.
+    /// Reads of shards for requests at the same time; further ones wait. Each takes a thread, which keeps some MB. Default 4.
     pub reads_max: usize,
     /// Bytes of long answers that clients have not taken yet, of all clients together; further requests for long answers are answered
     /// 503, and lists that are being sent go on once there is room. Default 32 MiB.
@@ -103,7 +103,7 @@ impl Default for Settings {
             streams_max: 64,
             backup_max: Millis::seconds(15 * 60),
             page_bytes_max: 1024 * 1024,
-            reads_max: 8,
+            reads_max: 4,
             answer_bytes_max: 32 * 1024 * 1024,
             forward_timeout: Millis::seconds(5),
             forwards_max: 64,
