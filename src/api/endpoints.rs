@@ -11,7 +11,7 @@ use axum::handler::Handler;
 use axum::http::Method;
 use axum::routing::{self, MethodRouter};
 
-use super::ApiState;
+use super::{ApiState, pages};
 pub use crate::kernel::envelope::Role;
 
 /// Who may ask an endpoint.
@@ -112,6 +112,18 @@ impl Endpoint {
     #[must_use]
     pub fn takes_key(&self) -> bool {
         self.kind == Kind::Request || self.is_mutation() && self.path.ends_with("/jobs")
+    }
+
+    /// What the items of a page are called, where it answers with one.
+    #[must_use]
+    pub fn paged(&self) -> Option<&'static str> {
+        let is_list = self.parameters.contains(&"after") && self.parameters.contains(&"limit");
+        let name = if self.path.ends_with("/inputs") {
+            pages::INPUTS
+        } else {
+            pages::ITEMS
+        };
+        (is_list && !self.is_mutation()).then_some(name)
     }
 
     /// Whether it starts an instance.

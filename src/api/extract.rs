@@ -120,9 +120,6 @@ impl PageParameters {
                 Ok(limit) => usize::try_from(limit).unwrap_or(PAGE_MAX).min(PAGE_MAX),
             },
         };
-        Ok(PageRequest {
-            after: self.after,
-            limit,
-        })
+        Ok(PageRequest::new(self.after, limit))
     }
 }

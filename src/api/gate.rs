@@ -12,10 +12,11 @@ use axum::response::{IntoResponse as _, Response};
 
 use super::audit::Audited;
 use super::auth::{self, Principal};
-use super::endpoints::{Access, Endpoint};
+use super::endpoints::{Access, Endpoint, Place};
 use super::entrance::named_tenant;
 use super::extract::{self, Names};
 use super::forwarding::{self, Asking, Vouched};
+use super::pages::{self, Wanted};
 use super::problem::Problem;
 use super::tls::ClientCertificate;
 use super::{ApiState, requests, trace};
@@ -72,6 +73,10 @@ pub async fn pass(State(gate): State<Gate>, mut request: Request, next: Next) ->
         Err(problem) => Err(problem),
     };
     let answer = answer.unwrap_or_else(Problem::into_response);
+    // A probe, a scrape and the outcome of a change are told even where there is no room for them.
+    let may_be_refused = !gate.endpoint.is_mutation() && gate.endpoint.place == Place::Tenants;
+    let answer = gate.state.answers.hold(answer, may_be_refused).await;
+    let answer = answer.unwrap_or_else(Problem::into_response);
     if let Some(audited) = audited {
         audited.answered(&answer);
     }
@@ -121,7 +126,9 @@ impl Gate {
             return Ok(forwarding::ask(&self.state, way, asking).await);
         }
         let key = requests::key(request.headers())?;
-        let answering = requests::within(key, next.run(request));
+        let is_forwarded = request.extensions().get::<Vouched>().is_some();
+        let wanted = Wanted::of(request.headers()).filter(|_| is_forwarded);
+        let answering = requests::within(key, pages::within(wanted, next.run(request)));
         Ok(auth::within(&principal, tenant.as_ref(), answering).await)
     }
 

@@ -1,5 +1,7 @@
 //! Events and instances of one tenant.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
@@ -12,6 +14,7 @@ use serde::de::DeserializeOwned;
 use super::ApiState;
 use super::auth;
 use super::extract::{self, Names, PageParameters, Parameters};
+use super::pages::{self, Source};
 use super::problem::Problem;
 use super::requests::{self, Started, WaitParameters};
 use super::trace;
@@ -73,8 +76,12 @@ pub async fn list(
         Some(_) => return Err(Problem::invalid("blocked must be true or false")),
     };
     let page = PageParameters::new(query.after, query.limit).page()?;
-    let found = state.control.instances(&tenant, &saga, blocked, page).await?;
-    Ok(Json(found).into_response())
+    let control = Arc::clone(&state.control);
+    let ask = move |page| {
+        let (control, tenant, saga) = (Arc::clone(&control), tenant.clone(), saga.clone());
+        async move { control.instances(&tenant, &saga, blocked, page).await }
+    };
+    pages::listed(&state, (pages::ITEMS, Source::Shards), page, ask).await
 }
 
 /// `?history=...`

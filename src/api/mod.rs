@@ -3,6 +3,7 @@
 //! It knows `ports::control` and nothing behind it. Errors are problem+json (RFC 9457) with a stable code.
 
 pub mod aliases;
+mod answers;
 mod audit;
 pub mod auth;
 mod connections;
@@ -20,6 +21,7 @@ mod jobs;
 mod letters;
 pub mod openapi;
 pub mod operations;
+mod pages;
 mod pending;
 pub mod problem;
 pub mod queries;
@@ -32,6 +34,7 @@ mod trace;
 mod verbs;
 mod watch;
 
+pub use answers::Answers;
 pub use connections::serve;
 pub use files::open_to_everybody;
 pub use forwarding::{Bounds as ForwardBounds, Owner as ForwardOwner, serve as serve_forwarded};
@@ -87,6 +90,14 @@ pub struct ApiState {
     pub wait_max: Duration,
     /// Longest time until a request is answered that does not wait.
     pub request_timeout: Duration,
+    /// Longest time in which a client may take an answer.
+    pub answer_timeout: Duration,
+    /// Bytes of one page of a list.
+    pub page_bytes_max: usize,
+    /// Places of the portions of lists that are being read.
+    pub reads: Arc<Semaphore>,
+    /// What clients have not taken yet.
+    pub answers: Answers,
     /// The listener of operators, where it is not that of tenants.
     pub admin_address: Option<SocketAddr>,
     /// Bounds of the requests that another process answers.

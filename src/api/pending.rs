@@ -1,12 +1,14 @@
 //! Lists of timers and of the outbox.
 
-use axum::Json;
+use std::sync::Arc;
+
 use axum::extract::{Path, State};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use serde::Deserialize;
 
 use super::ApiState;
 use super::extract::{self, Names, PageParameters, Parameters};
+use super::pages::{self, Source};
 use super::problem::Problem;
 use super::search::age_of;
 use crate::kernel::duration::Millis;
@@ -54,7 +56,12 @@ pub async fn timers(
         },
     };
     let page = PageParameters::new(query.after, query.limit).page()?;
-    Ok(Json(state.control.timers(&tenant, filter, page).await?).into_response())
+    let control = Arc::clone(&state.control);
+    let ask = move |page| {
+        let (control, tenant, filter) = (Arc::clone(&control), tenant.clone(), filter.clone());
+        async move { control.timers(&tenant, filter, page).await }
+    };
+    pages::listed(&state, (pages::ITEMS, Source::Shards), page, ask).await
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -91,7 +98,12 @@ pub async fn outbox(
             .transpose()?,
     };
     let page = PageParameters::new(query.after, query.limit).page()?;
-    Ok(Json(state.control.outbox(&tenant, filter, page).await?).into_response())
+    let control = Arc::clone(&state.control);
+    let ask = move |page| {
+        let (control, tenant, filter) = (Arc::clone(&control), tenant.clone(), filter.clone());
+        async move { control.outbox(&tenant, filter, page).await }
+    };
+    pages::listed(&state, (pages::ITEMS, Source::Shards), page, ask).await
 }
 
 fn saga(text: Option<String>) -> Result<Option<SagaName>, Problem> {

@@ -1,9 +1,11 @@
 //! What operators ask: why an instance does not go on, what happened to it, which inputs could not be applied.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Path, State};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -11,11 +13,12 @@ use serde_json::value::RawValue;
 
 use super::ApiState;
 use super::extract::{self, Names, PageParameters, Parameters};
+use super::pages::{self, Source};
 use super::problem::Problem;
 use super::search;
 use crate::kernel::input::SourceStream;
 use crate::ports::control::{
-    ArchivedInstance, ControlError, LetterFilter, LetterKind, LetterTrait, PageRequest,
+    ArchivedInstance, ControlError, LetterFilter, LetterKind, LetterTrait, Page, PageRequest,
 };
 
 /// Why an instance does not go on, with the evidence.
@@ -51,12 +54,17 @@ pub async fn history(
     }
     let limit = page.limit;
     let is_first = page.after.is_none();
-    match state.control.history(&id, page).await {
-        Err(missing @ ControlError::NotFound(_)) if is_first => {
+    let (control, asked) = (Arc::clone(&state.control), id.clone());
+    let ask = move |page| {
+        let (control, id) = (Arc::clone(&control), asked.clone());
+        async move { control.history(&id, page).await }
+    };
+    match pages::listed(&state, (pages::ITEMS, Source::Shards), page, ask).await {
+        Err(missing) if is_first && missing.status == StatusCode::NOT_FOUND => {
             let archived = state.control.archived(&id).await?;
             Ok(archived_page(archived.ok_or(missing)?, 0, limit))
         }
-        found => Ok(Json(found?).into_response()),
+        found => found,
     }
 }
 
@@ -75,12 +83,17 @@ pub async fn inputs(
     }
     let limit = page.limit;
     let is_first = page.after.is_none();
-    match state.control.inputs(&id, page).await {
-        Err(missing @ ControlError::NotFound(_)) if is_first => {
+    let (control, asked) = (Arc::clone(&state.control), id.clone());
+    let ask = move |page| {
+        let (control, id) = (Arc::clone(&control), asked.clone());
+        async move { control.inputs(&id, page).await.map(Page::from) }
+    };
+    match pages::listed(&state, (pages::INPUTS, Source::Broker), page, ask).await {
+        Err(missing) if is_first && missing.status == StatusCode::NOT_FOUND => {
             let archived = state.control.archived(&id).await?;
             archived_inputs(archived.ok_or(missing)?, 0, limit)
         }
-        found => Ok(Json(found?).into_response()),
+        found => found,
     }
 }
 
@@ -234,7 +247,12 @@ pub async fn dead_letters(
     }
     let filter = query.filter()?;
     let page = PageParameters::new(query.after, query.limit).page()?;
-    Ok(Json(state.control.dead_letters(&tenant, filter, page).await?).into_response())
+    let control = Arc::clone(&state.control);
+    let ask = move |page| {
+        let (control, tenant, filter) = (Arc::clone(&control), tenant.clone(), filter.clone());
+        async move { control.dead_letters(&tenant, filter, page).await }
+    };
+    pages::listed(&state, (pages::ITEMS, Source::Shards), page, ask).await
 }
 
 /// How many there are, by reason or by something else that they have in common.

@@ -10,6 +10,7 @@ use serde::Deserialize;
 
 use super::ApiState;
 use super::extract::{self, Names, PageParameters, Parameters};
+use super::pages::{self, Source};
 use super::problem::Problem;
 use crate::kernel::duration::Millis;
 use crate::kernel::expr::{Expr, Root};
@@ -132,7 +133,12 @@ pub async fn list(
     };
     let filter = filter.filter()?;
     let page = PageParameters::new(query.after, query.limit).page()?;
-    Ok(Json(state.control.search(&tenant, filter, page).await?).into_response())
+    let control = Arc::clone(&state.control);
+    let ask = move |page| {
+        let (control, tenant, filter) = (Arc::clone(&control), tenant.clone(), filter.clone());
+        async move { control.search(&tenant, filter, page).await }
+    };
+    pages::listed(&state, (pages::ITEMS, Source::Shards), page, ask).await
 }
 
 /// How many instances there are, in all and by status, or by what they have in common.

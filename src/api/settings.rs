@@ -52,6 +52,11 @@ pub struct Settings {
     pub backup_max: Millis,
     /// Bytes of one page of a list. Items that do not fit are on the next one. Default 1 MiB.
     pub page_bytes_max: usize,
+    /// Reads of shards for requests at the same time; further ones wait. Each takes a thread, which keeps some MB. Default 4.
+    pub reads_max: usize,
+    /// Bytes of long answers that clients have not taken yet, of all clients together; further requests for long answers are answered
+    /// 503, and lists that are being sent go on once there is room. Default 32 MiB.
+    pub answer_bytes_max: usize,
     /// Longest time until the process that has the shards answers a request that this one forwards to it; a wait comes on top.
     /// Default 5s.
     pub forward_timeout: Millis,
@@ -98,6 +103,8 @@ impl Default for Settings {
             streams_max: 64,
             backup_max: Millis::seconds(15 * 60),
             page_bytes_max: 1024 * 1024,
+            reads_max: 4,
+            answer_bytes_max: 32 * 1024 * 1024,
             forward_timeout: Millis::seconds(5),
             forwards_max: 64,
             forward_bytes_max: 16 * 1024 * 1024,
@@ -161,8 +168,15 @@ impl Settings {
             }
         }
         self.check_credentials()?;
-        if self.connections_max == 0 || self.page_bytes_max == 0 {
-            return Err("http.connections_max and http.page_bytes_max must be at least 1".to_owned());
+        for (name, count) in [
+            ("connections_max", self.connections_max),
+            ("page_bytes_max", self.page_bytes_max),
+            ("reads_max", self.reads_max),
+            ("answer_bytes_max", self.answer_bytes_max),
+        ] {
+            if count == 0 {
+                return Err(format!("http.{name} must be at least 1"));
+            }
         }
         for (name, time) in [
             ("header_timeout", self.header_timeout),

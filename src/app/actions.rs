@@ -9,7 +9,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::answers::{self, missing, not_loaded};
-use super::control::blocking;
 use super::node::Node;
 use super::rehearsal::rehearse;
 use super::{decisions, restart};
@@ -38,7 +37,7 @@ pub(super) async fn actions(node: &Node, id: &InstanceId) -> Result<Actions, Con
     let parent_over = node.is_parent_over(id).await?;
     let event = restart::started_by(node, id).await?;
     let event = event.and_then(|event| event.event(&limits).ok());
-    let answer = blocking(&node.tasks, move || {
+    let answer = node.read(move || {
         let Some(found) = reader.instance(&owned)? else {
             return Ok(Err(ControlError::NotFound(missing(&owned))));
         };

@@ -2,7 +2,6 @@
 
 use async_trait::async_trait;
 
-use super::control::blocking;
 use super::node::Node;
 use crate::kernel::alias::Alias;
 use crate::kernel::ids::{SagaName, TenantId};
@@ -34,7 +33,7 @@ async fn show(
         let (_, waiting) = reader.inbox(&address, at_most)?;
         Ok((reader.alias(&address)?, waiting.len()))
     };
-    let (row, waiting) = blocking(&node.tasks, found).await?;
+    let (row, waiting) = node.read(found).await?;
     let owners = row.owners.into_iter().map(|owner| OwnerView {
         key: owner.key.as_str().to_owned(),
         generation: owner.generation,

@@ -7,7 +7,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::control::blocking;
 use super::node::Node;
 use super::requests::mismatch;
 use crate::kernel::definition::Definition;
@@ -45,7 +44,7 @@ pub(super) async fn is_repeated(
         origin: Origin::Local,
         body: InputBody::Control(control.clone()),
     };
-    let known = blocking(&node.tasks, move || {
+    let known = node.read(move || {
         Ok(match reader.instance(&input.instance)? {
             None => {
                 let deleted = reader.deleted(&input.instance)?;
@@ -85,7 +84,7 @@ pub(super) async fn check_use(
         origin: Origin::Local,
         body: InputBody::Control(control),
     };
-    let refusal = blocking(&node.tasks, move || {
+    let refusal = node.read(move || {
         let found = match reader.instance(&input.instance)? {
             None if is_callback(&input) => return Ok(Some(ControlError::Gone(missing(&input.instance)))),
             None => return Ok(Some(ControlError::NotFound(missing(&input.instance)))),

@@ -1,6 +1,5 @@
 //! Decisions about what is stuck, checked before they are sent: whether somebody has asked, and whether a result is one.
 
-use super::control::blocking;
 use super::node::Node;
 use crate::kernel::definition::Definition;
 use crate::kernel::envelope::{ControlMessage, ControlVerb, Principal};
@@ -58,7 +57,7 @@ pub(super) async fn check(
     }
     let reader = node.shard(id).await?.reader;
     let owned = id.clone();
-    let Some(Instance::Live(record)) = blocking(&node.tasks, move || reader.instance(&owned)).await? else {
+    let Some(Instance::Live(record)) = node.read(move || reader.instance(&owned)).await? else {
         return Ok(());
     };
     let in_force = node.catalog.now();

@@ -1,7 +1,6 @@
 //! What is known here of the parent of an instance that somebody asks to delete: the shard of the instance knows the parent by name
 //! only.
 
-use super::control::blocking;
 use super::node::Node;
 use crate::kernel::envelope::{ControlMessage, ControlVerb};
 use crate::kernel::ids::{InstanceId, shard_of};
@@ -58,6 +57,6 @@ impl Node {
             return Ok(None);
         };
         let (reader, id) = (shard.reader.clone(), id.clone());
-        blocking(&self.tasks, move || reader.instance(&id)).await
+        self.read(move || reader.instance(&id)).await
     }
 }

@@ -1,7 +1,6 @@
 //! The graph of an instance, from the version that it runs under.
 
 use super::answers::not_loaded;
-use super::control::blocking;
 use super::instances::no_instance;
 use super::node::Node;
 use crate::kernel::ids::InstanceId;
@@ -14,7 +13,7 @@ use crate::storage::read::Found;
 pub(super) async fn graph(node: &Node, id: &InstanceId) -> Result<InstanceGraph, ControlError> {
     let reader = node.shard(id).await?.reader;
     let owned = id.clone();
-    let seen = blocking(&node.tasks, move || reader.seen(&owned, 0)).await?;
+    let seen = node.read(move || reader.seen(&owned, 0)).await?;
     let Some(found) = seen.found else {
         return Err(ControlError::NotFound(no_instance(id, &seen.kept)));
     };

@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::catalog::InForce;
-use super::control::blocking;
 use super::node::Node;
 use super::search;
 use crate::kernel::definition::Definition;
@@ -121,25 +120,26 @@ async fn of_records(
         loop {
             let (reader, tenant, filter) = (shard.reader.clone(), tenant.clone(), filter.clone());
             let (in_force, counted, place) = (node.catalog.now(), std::mem::take(&mut tally), after.take());
-            let (counted, next) = blocking(&node.tasks, move || {
-                let counted = RefCell::new(counted);
-                let wanted = |saga: &SagaName, status: &InstanceStatus| filter.wants(saga, status);
-                // No record is kept: each is counted while it is read.
-                let count = |_: &InstanceId, found: &Found| {
-                    count(&mut counted.borrow_mut(), &in_force, found, by);
-                    false
-                };
-                let bound = ListBound {
-                    items: usize::MAX,
-                    bytes: usize::MAX,
-                    looked: LOOKED_AT_A_TIME,
-                };
-                let found = reader.listed(&tenant, wanted, count, place.as_deref(), bound)?;
-                let mut counted = counted.into_inner();
-                counted.looked_at += found.looked_at;
-                Ok((counted, found.next))
-            })
-            .await?;
+            let (counted, next) = node
+                .read(move || {
+                    let counted = RefCell::new(counted);
+                    let wanted = |saga: &SagaName, status: &InstanceStatus| filter.wants(saga, status);
+                    // No record is kept: each is counted while it is read.
+                    let count = |_: &InstanceId, found: &Found| {
+                        count(&mut counted.borrow_mut(), &in_force, found, by);
+                        false
+                    };
+                    let bound = ListBound {
+                        items: usize::MAX,
+                        bytes: usize::MAX,
+                        looked: LOOKED_AT_A_TIME,
+                    };
+                    let found = reader.listed(&tenant, wanted, count, place.as_deref(), bound)?;
+                    let mut counted = counted.into_inner();
+                    counted.looked_at += found.looked_at;
+                    Ok((counted, found.next))
+                })
+                .await?;
             tally = counted;
             if next.is_some() && tally.looked_at >= LOOKED_MAX {
                 incomplete = true;

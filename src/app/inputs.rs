@@ -7,7 +7,6 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::catalog::InForce;
-use super::control::blocking;
 use super::cursors::forged;
 use super::node::Node;
 use super::pages::Room;
@@ -44,23 +43,24 @@ pub(super) async fn recorded(
     let mut room = Room::of(node, page);
     let reader = node.shard(id).await?.reader;
     let (owned, bound) = (id.clone(), room.bound());
-    let found = blocking(&node.tasks, move || {
-        let Some(found) = reader.instance(&owned)? else {
-            return Ok(None);
-        };
-        let record = match found {
-            Instance::Live(record) => record,
-            Instance::Ended(summary) => summary.record,
-        };
-        let behind = after.map(|(_, row)| row);
-        let (mut rows, mut more) = reader.history_behind(record.last_history, behind, bound)?;
-        let kept = reader.inputs(rows.iter().map(|(number, _)| *number), bound.bytes)?;
-        more |= kept.len() < rows.len();
-        rows.truncate(kept.len());
-        let rows: Vec<_> = rows.into_iter().zip(kept).collect();
-        Ok(Some((record, rows, more)))
-    })
-    .await?;
+    let found = node
+        .read(move || {
+            let Some(found) = reader.instance(&owned)? else {
+                return Ok(None);
+            };
+            let record = match found {
+                Instance::Live(record) => record,
+                Instance::Ended(summary) => summary.record,
+            };
+            let behind = after.map(|(_, row)| row);
+            let (mut rows, mut more) = reader.history_behind(record.last_history, behind, bound)?;
+            let kept = reader.inputs(rows.iter().map(|(number, _)| *number), bound.bytes)?;
+            more |= kept.len() < rows.len();
+            rows.truncate(kept.len());
+            let rows: Vec<_> = rows.into_iter().zip(kept).collect();
+            Ok(Some((record, rows, more)))
+        })
+        .await?;
     let Some((record, rows, mut more)) = found else {
         let message = format!("no instance {} of saga {}", id.key, id.saga);
         return Err(ControlError::NotFound(message));
@@ -251,7 +251,7 @@ async fn edited(
     row: &HistoryRow,
 ) -> Result<Option<(Bytes, SourceStream, u64)>, ControlError> {
     let reader = node.shard(id).await?.reader;
-    let rows = blocking(&node.tasks, move || reader.history(Some(number), EDIT_ROWS)).await?;
+    let rows = node.read(move || reader.history(Some(number), EDIT_ROWS)).await?;
     let edits = rows
         .into_iter()
         .filter(|(_, before)| before.input_id == row.input_id);

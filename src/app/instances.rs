@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 
-use super::control::{blocking, traced};
+use super::control::traced;
 use super::node::Node;
 use super::requests::{self, Asked, Lookout};
 use super::{
@@ -161,7 +161,7 @@ impl Instances for Node {
     async fn instance(&self, id: &InstanceId, history: usize) -> Result<InstanceDetail, ControlError> {
         let reader = self.shard(id).await?.reader;
         let owned = id.clone();
-        let seen = blocking(&self.tasks, move || reader.seen(&owned, history)).await?;
+        let seen = self.read(move || reader.seen(&owned, history)).await?;
         let Some(found) = seen.found else {
             return Err(ControlError::NotFound(no_instance(id, &seen.kept)));
         };

@@ -323,6 +323,10 @@ fn state(node: &Arc<Node>, door: Door, clock: Arc<dyn Clock>, admin_address: Opt
         streams: Arc::new(Semaphore::new(settings.streams_max.min(Semaphore::MAX_PERMITS))),
         wait_max: settings.wait_max.duration(),
         request_timeout: settings.request_timeout.duration(),
+        answer_timeout: settings.answer_timeout.duration(),
+        page_bytes_max: settings.page_bytes_max,
+        reads: Arc::new(Semaphore::new(settings.reads_max.min(Semaphore::MAX_PERMITS))),
+        answers: api::Answers::new(settings.answer_bytes_max, Arc::clone(&node.metrics)),
         admin_address,
         forwarding: bounds(settings, &node.manifest.cluster),
     }

@@ -2,7 +2,6 @@
 //! its shard, tried before.
 
 use super::answers::not_loaded;
-use super::control::blocking;
 use super::instances::no_instance;
 use super::migration;
 use super::node::Node;
@@ -71,7 +70,7 @@ pub(super) async fn migrate(
     migration::ask(&shard, id, to, back, input.clone()).await?;
     migration::flush(&shard).await?;
     let owned = id.clone();
-    let applied = blocking(&node.tasks, move || {
+    let applied = node.read(move || {
         let page = reader.history_page(&owned, None, HISTORY_ROWS)?;
         let rows = page.map_or_else(Vec::new, |(rows, _)| rows);
         let mut rows = rows.into_iter().map(|(_, row)| row);
@@ -92,10 +91,9 @@ pub(super) async fn migrate(
 async fn live(node: &Node, id: &InstanceId) -> Result<Record, ControlError> {
     let reader = node.shard(id).await?.reader;
     let owned = id.clone();
-    let (found, kept) = blocking(&node.tasks, move || {
-        Ok((reader.instance(&owned)?, reader.kept(&owned)?))
-    })
-    .await?;
+    let (found, kept) = node
+        .read(move || Ok((reader.instance(&owned)?, reader.kept(&owned)?)))
+        .await?;
     match found {
         None => Err(ControlError::NotFound(no_instance(id, &kept))),
         Some(Found::Live(record)) if !record.phase.is_terminal() => Ok(record),

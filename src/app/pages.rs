@@ -4,7 +4,6 @@ use std::io;
 
 use serde::Serialize;
 
-use super::control::blocking;
 use super::cursors::{forged, read_cursor, write_cursor};
 use super::node::Node;
 use super::{answers, letters};
@@ -21,9 +20,10 @@ pub(super) struct Room {
 
 impl Room {
     pub(super) fn of(node: &Node, page: &PageRequest) -> Self {
+        let most = node.manifest.http.page_bytes_max;
         Self {
             items: page.limit,
-            bytes: node.manifest.http.page_bytes_max,
+            bytes: page.bytes.map_or(most, |bytes| bytes.min(most)),
         }
     }
 
@@ -81,7 +81,7 @@ pub(super) async fn instances(
     let mut cursor = page.after.as_deref().map_or(Ok((0, None)), read_cursor)?;
     let mut room = Room::of(node, &page);
     let mut items = Vec::new();
-    let mut looked_at = 0;
+    let mut looked_at = page.looked_at;
     let shards = running.shards.all();
     while let Some(shard) = shards.iter().find(|shard| shard.index >= cursor.0)
         && !room.is_over()
@@ -92,15 +92,16 @@ pub(super) async fn instances(
         }
         let (reader, tenant, saga) = (shard.reader.clone(), tenant.clone(), saga.clone());
         let (after, bound) = (cursor.1.clone(), room.bound());
-        let (found, next) = blocking(&node.tasks, move || {
-            let (found, next) = reader.instances(&tenant, &saga, after.as_ref(), bound)?;
-            let with_kept = found.into_iter().map(|listed| {
-                let kept = reader.kept(&listed.id)?;
-                Ok((listed, kept))
-            });
-            Ok((with_kept.collect::<Result<Vec<_>, _>>()?, next))
-        })
-        .await?;
+        let (found, next) = node
+            .read(move || {
+                let (found, next) = reader.instances(&tenant, &saga, after.as_ref(), bound)?;
+                let with_kept = found.into_iter().map(|listed| {
+                    let kept = reader.kept(&listed.id)?;
+                    Ok((listed, kept))
+                });
+                Ok((with_kept.collect::<Result<Vec<_>, _>>()?, next))
+            })
+            .await?;
         let mut goes_on_behind = next;
         let count = found.len();
         looked_at += count;
@@ -147,7 +148,9 @@ pub(super) async fn history(
     };
     let reader = node.shard(id).await?.reader;
     let (owned, limit) = (id.clone(), page.limit);
-    let found = blocking(&node.tasks, move || reader.history_page(&owned, after, limit)).await?;
+    let found = node
+        .read(move || reader.history_page(&owned, after, limit))
+        .await?;
     let Some((rows, mut next)) = found else {
         return Err(match after {
             Some(_) => forged(),
@@ -197,14 +200,20 @@ pub(super) async fn dead_letters(
         if shown.index > shard {
             (shard, after) = (shown.index, None);
         }
-        let (reader, owned, bound) = (shown.reader.clone(), tenant.clone(), room.bound());
+        let (reader, owned) = (shown.reader.clone(), tenant.clone());
+        // Of a letter only the beginning of its message is shown.
+        let bound = Bound {
+            bytes: node.manifest.http.page_bytes_max,
+            ..room.bound()
+        };
         let (wanted, now) = (filter.clone(), node.clock.now());
-        let (found, more) = blocking(&node.tasks, move || {
-            reader.dead_letters_of(&owned, after, bound, |letter| {
-                letters::is_wanted(&wanted, now, letter)
+        let (found, more) = node
+            .read(move || {
+                reader.dead_letters_of(&owned, after, bound, |letter| {
+                    letters::is_wanted(&wanted, now, letter)
+                })
             })
-        })
-        .await?;
+            .await?;
         let mut goes_on_behind = more;
         let count = found.len();
         for (at, (number, letter)) in (1..).zip(found) {

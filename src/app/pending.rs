@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 use async_trait::async_trait;
 use serde::Serialize;
 
-use super::control::blocking;
 use super::cursors::forged;
 use super::held;
 use super::node::Node;
@@ -180,7 +179,7 @@ async fn walk<P: Place, T: Send + 'static, V: Serialize>(
     let running = node.running_or_unavailable()?;
     let (mut shard, mut after) = page.after.as_deref().map_or(Ok((0, None)), read_cursor)?;
     let mut room = Room::of(node, page);
-    let (mut items, mut looked_at) = (Vec::new(), 0);
+    let (mut items, mut looked_at) = (Vec::new(), page.looked_at);
     let shards = running.shards.all();
     while let Some(shown) = shards.iter().find(|shown| shown.index >= shard)
         && !room.is_over()
@@ -190,10 +189,10 @@ async fn walk<P: Place, T: Send + 'static, V: Serialize>(
             (shard, after) = (shown.index, None);
         }
         let (reader, behind) = (shown.reader.clone(), after);
-        let found = blocking(&node.tasks, move || read(&reader, behind)).await?;
+        let found = node.read(move || read(&reader, behind)).await?;
         let mut is_done = found.is_empty();
         for (place, row) in found {
-            if room.is_over() || looked_at == LOOKED_AT_MAX {
+            if room.is_over() || looked_at >= LOOKED_AT_MAX {
                 break;
             }
             looked_at += 1;

@@ -3,6 +3,7 @@
 //! A request is a message on the stream of commands. Once its shard has come past the message, the shard's own rows tell
 //! its outcome, whoever asks and whenever: an answer survives the process, and a repeated request gets the same one.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::control::blocking;
@@ -59,6 +60,22 @@ impl Lookout {
 }
 
 impl Node {
+    /// Runs a read that answers a request, in its turn.
+    pub(super) async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce() -> Result<T, crate::storage::StorageError> + Send + 'static,
+    ) -> Result<T, ControlError> {
+        let place = Arc::clone(&self.running_or_unavailable()?.reads)
+            .acquire_owned()
+            .await;
+        let in_its_place = move || {
+            // The read goes on although whoever asked is gone.
+            let _place = place;
+            read()
+        };
+        blocking(&self.tasks, in_its_place).await
+    }
+
     /// Runs a read for somebody who waits.
     pub(super) async fn read_patiently<T: Send + 'static>(
         &self,

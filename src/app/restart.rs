@@ -1,7 +1,6 @@
 //! The event that has started an instance: the record has no data of it, so a restart brings them along, from the history or, where that
 //! did not keep them, from the message.
 
-use super::control::blocking;
 use super::inputs::message;
 use super::node::Node;
 use super::streams;
@@ -37,7 +36,7 @@ pub(super) async fn with_event(
 pub(super) async fn started_by(node: &Node, id: &InstanceId) -> Result<Option<StartedBy>, ControlError> {
     let reader = node.shard(id).await?.reader;
     let owned = id.clone();
-    let first = blocking(&node.tasks, move || {
+    let first = node.read(move || {
         let Some(Found::Ended(summary)) = reader.instance(&owned)? else {
             return Ok(None);
         };

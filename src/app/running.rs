@@ -63,6 +63,8 @@ pub(super) struct Running {
     pub cluster: Option<ClusterId>,
     /// The shards that are open; none where no sagas run.
     pub shards: Arc<ShardMap<Shown>>,
+    /// Bounds what is read for requests: each thread that reads keeps some memory.
+    pub reads: Arc<Semaphore>,
     /// Bounds what is read for those who wait.
     pub patient_reads: Semaphore,
     /// What waits for the archive.
@@ -122,6 +124,9 @@ impl Running {
             shards: common
                 .as_ref()
                 .map_or_else(Arc::default, |common| Arc::clone(&common.shards)),
+            reads: Arc::new(Semaphore::new(
+                parts.manifest.http.reads_max.min(Semaphore::MAX_PERMITS),
+            )),
             patient_reads: Semaphore::new(PATIENT_READS_MAX),
             archive_seen: archive::Seen::default(),
             backups: Arc::new(Semaphore::new(1)),

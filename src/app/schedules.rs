@@ -3,7 +3,6 @@
 use async_trait::async_trait;
 use tokio::sync::oneshot;
 
-use super::control::blocking;
 use super::node::Node;
 use super::shards::Shown;
 use crate::kernel::alias;
@@ -32,7 +31,7 @@ impl Schedules for Node {
 /// The schedules of a tenant, by saga.
 async fn list(node: &Node, tenant: &TenantId) -> Result<Vec<ScheduleView>, ControlError> {
     let reader = owner(node, tenant).await?.reader;
-    let rows = blocking(&node.tasks, move || reader.schedules()).await?;
+    let rows = node.read(move || reader.schedules()).await?;
     let of_tenant = rows.into_iter().filter(|(owner, ..)| owner == tenant);
     Ok(of_tenant.map(|(_, saga, row)| view(node, &saga, &row)).collect())
 }

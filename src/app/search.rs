@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use super::control::blocking;
 use super::cursors::{forged, read_place, write_place};
 use super::node::Node;
 use super::pages::{LOOKED_AT_MAX, Room};
@@ -37,7 +36,7 @@ pub(super) async fn search(
         return Err(forged());
     }
     let mut room = Room::of(node, &page);
-    let (mut items, mut looked_at) = (Vec::new(), 0);
+    let (mut items, mut looked_at) = (Vec::new(), page.looked_at);
     let shards = running.shards.all();
     while let Some(shard) = shards.iter().find(|shard| shard.index >= index)
         && !room.is_over()
@@ -51,18 +50,19 @@ pub(super) async fn search(
         let bound = ListBound {
             items: room.bound().items,
             bytes: room.bound().bytes,
-            looked: LOOKED_AT_MAX - looked_at,
+            looked: LOOKED_AT_MAX.saturating_sub(looked_at),
         };
-        let found = blocking(&node.tasks, move || {
-            let wanted = |saga: &SagaName, status: &InstanceStatus| filter.wants(saga, status);
-            let fits = |id: &InstanceId, found: &Found| fits(&filter, &limits, now, id, found);
-            let place = place.as_deref();
-            match filter.key_prefix.as_deref() {
-                Some(beginning) => reader.by_key(&tenant, beginning, wanted, fits, place, bound),
-                None => reader.listed(&tenant, wanted, fits, place, bound),
-            }
-        })
-        .await?;
+        let found = node
+            .read(move || {
+                let wanted = |saga: &SagaName, status: &InstanceStatus| filter.wants(saga, status);
+                let fits = |id: &InstanceId, found: &Found| fits(&filter, &limits, now, id, found);
+                let place = place.as_deref();
+                match filter.key_prefix.as_deref() {
+                    Some(beginning) => reader.by_key(&tenant, beginning, wanted, fits, place, bound),
+                    None => reader.listed(&tenant, wanted, fits, place, bound),
+                }
+            })
+            .await?;
         looked_at += found.looked_at;
         let (count, mut goes_on_behind) = (found.items.len(), found.next);
         for (at, entry) in (1..).zip(found.items) {
@@ -100,7 +100,7 @@ pub(super) async fn count(
     let (mut counted, mut incomplete) = (BTreeMap::new(), false);
     for shard in running.shards.all() {
         let (reader, tenant) = (shard.reader.clone(), tenant.clone());
-        let (found, is_whole) = blocking(&node.tasks, move || reader.statuses(&tenant)).await?;
+        let (found, is_whole) = node.read(move || reader.statuses(&tenant)).await?;
         incomplete |= !is_whole;
         let wanted = found
             .into_iter()

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 
-use super::control::blocking;
 use super::node::Node;
 use super::{migrate_one, migration};
 use crate::kernel::ids::{DefinitionHash, InstanceId, SagaName};
@@ -119,7 +118,7 @@ async fn gathered(node: &Node) -> Result<BTreeMap<DefinitionHash, Version>, Cont
     let mut versions: BTreeMap<DefinitionHash, Version> = BTreeMap::new();
     for shard in node.running_or_unavailable()?.shards.all() {
         let reader = shard.reader;
-        for (hash, row, uses) in blocking(&node.tasks, move || reader.definitions()).await? {
+        for (hash, row, uses) in node.read(move || reader.definitions()).await? {
             let uses_before = &mut versions
                 .entry(hash)
                 .or_insert_with(|| Version {

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::control::blocking;
 use super::instances::no_instance;
 use super::node::Node;
 use super::streams;
@@ -80,7 +79,7 @@ impl Looked {
 async fn look(node: &Node, id: &InstanceId) -> Result<Looked, ControlError> {
     let reader = node.shard(id).await?.reader;
     let owned = id.clone();
-    let seen = blocking(&node.tasks, move || reader.seen(&owned, 0)).await?;
+    let seen = node.read(move || reader.seen(&owned, 0)).await?;
     let Some(found) = seen.found else {
         return Err(ControlError::NotFound(no_instance(id, &seen.kept)));
     };

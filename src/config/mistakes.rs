@@ -410,7 +410,7 @@ mod tests {
                 "m.yaml:5:9: expected a whole number, found text [SR0402]",
                 "m.yaml:6:16: \"fast\" is not a duration; write it like 500ms, 30s, 15m, 1h 30m or 7d [SR0402]",
                 "m.yaml:7:16: invalid socket address syntax [SR0402]",
-                "m.yaml:7:25: unknown key \"extra\"; expected one of accept_events, admin_listen, answer_timeout, authentication, backup_max, connections_max, encrypted_in_front, forward_bytes_max, forward_timeout, forwards_max, header_timeout, hosts, jwt, listen, page_bytes_max, request_timeout, streams_max, tls, tokens_file, wait_max, waits_max [SR0402]",
+                "m.yaml:7:25: unknown key \"extra\"; expected one of accept_events, admin_listen, answer_bytes_max, answer_timeout, authentication, backup_max, connections_max, encrypted_in_front, forward_bytes_max, forward_timeout, forwards_max, header_timeout, hosts, jwt, listen, page_bytes_max, reads_max, request_timeout, streams_max, tls, tokens_file, wait_max, waits_max [SR0402]",
                 "m.yaml:10:5: `by: category` needs `categories` [SR0402]",
                 "m.yaml:11:16: expected at least 0, found -1 [SR0403]",
                 "m.yaml:13:9: kind is \"rabbit\", expected embedded or nats [SR0402]",

@@ -165,7 +165,7 @@ async fn connections_beyond_the_bound_have_their_probes_answered_and_nothing_els
     }
 }
 
-const LARGE: &str = r#"
+pub(super) const LARGE: &str = r#"
 apiVersion: sagas/v1
 kind: Saga
 name: large

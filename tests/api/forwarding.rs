@@ -6,11 +6,13 @@ use std::time::{Duration, Instant};
 use async_nats::Client;
 use futures::StreamExt as _;
 use serde_json::{Value, json};
+use tokio::io::AsyncReadExt as _;
 use wiremock::{MockServer, ResponseTemplate};
 
 use crate::api::auth::{ask, drawn};
 use crate::api::caller::{add_call, event, get, instance, items, letters, post, service, until};
 use crate::api::conflicts::{DIVIDE, PATIENT, STARTS};
+use crate::api::large::{held, slow};
 use crate::api::schedules::LEAP;
 use crate::api::watches::{Stream, inputs};
 use crate::api::why::{PAY, RETRIES};
@@ -622,4 +624,45 @@ async fn a_token_of_one_tenant_sees_nothing_of_another_through_either_process() 
     ask(&asked, &token, "POST", pause, "")
         .await
         .is_problem(403, "SR0513");
+}
+
+/// Neither process holds a page, and what is broken does not look whole.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_that_another_process_reads_is_sent_in_portions_and_ends_with_it() {
+    const INSTANCES: usize = 160;
+    let (server, upstream) = (NatsServer::start(), unavailable().await);
+    let large = json!({"http": {"page_bytes_max": 64 * 1_024 * 1_024, "forward_timeout": "2s"}});
+    let mut owner = process(&server, "saga", &upstream, large.clone()).await;
+    let mut asked = process(&server, "effect", &upstream, large).await;
+    owner.start().await;
+    asked.start().await;
+    for number in 0..INSTANCES {
+        let input = json!({"n": "x".repeat(100_000)});
+        waiting(&owner, &format!("p-{number}"), input).await;
+    }
+    let path = format!("{STARTS}?limit=500");
+    let page = same(&owner, &asked, &path).await;
+    assert_eq!(items(&page).len(), INSTANCES);
+    let page = same(&owner, &asked, &format!("{path}&blocked=false")).await;
+    assert_eq!(page["looked_at"], INSTANCES);
+
+    let (mut reader, status) = slow(&asked, &path).await;
+    assert_eq!(status, "HTTP/1.1 200");
+    // A portion is there, once it is: between two of them nothing is held.
+    let begin = Instant::now();
+    loop {
+        let held = held(&asked).await;
+        assert!(held < 400_000, "{held} bytes");
+        if held > 100_000 {
+            break;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(30), "nothing is sent");
+    }
+    owner.kill();
+    let mut rest = Vec::new();
+    // A reset is an end as well.
+    let _ended = reader.read_to_end(&mut rest).await;
+    assert!(rest.len() < INSTANCES * 100_000, "{} bytes came", rest.len());
+    assert!(!rest.ends_with(b"0\r\n\r\n"), "it looks whole");
+    get(&asked, &path).await.is_problem(503, "SR0521");
 }

@@ -19,6 +19,7 @@ mod generated;
 mod graphs;
 mod instances;
 mod jwt;
+mod large;
 mod letters;
 mod listeners;
 mod migrations;

@@ -10,7 +10,7 @@ use crate::architecture::{is_test, production, root, rust_files};
 /// glossary instead.
 const PLAIN: &str = "
 after build bytes dropped events exported full present running
-account action actions finding operation awaited cause evidence for requested sender why
+account action actions answers finding operation awaited cause evidence for requested sender why
 accept acceptance accepted access ack active addressee admitted adopted aggregate ahead answer archived
 arrival as asked attribute attributes audit auth backlog batch body bound bounds broken broker brought
 buffered bulk by call called calls capture captured change changes channel channels check checked class clock

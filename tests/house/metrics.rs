@@ -45,7 +45,10 @@ pub fn registering() -> String {
         .split_once("pub fn new() -> Self {")
         .expect("where they are registered");
     let (code, _) = code.split_once("\nimpl Default for").expect("and by default");
-    read("crates/runtime/src/telemetry/archive.rs") + &read("crates/runtime/src/telemetry/audit.rs") + code
+    ["answers", "archive", "audit"]
+        .map(|part| read(&format!("crates/runtime/src/telemetry/{part}.rs")))
+        .concat()
+        + code
 }
 
 fn series() -> Vec<Series> {

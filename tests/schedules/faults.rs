@@ -28,10 +28,7 @@ steps:
 }
 
 async fn letters(node: &Node, of: &str) -> Vec<DeadLetterView> {
-    let page = PageRequest {
-        after: None,
-        limit: 500,
-    };
+    let page = PageRequest::new(None, 500);
     node.dead_letters(&tenant(of), LetterFilter::default(), page)
         .await
         .expect("a list")

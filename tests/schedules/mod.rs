@@ -179,10 +179,7 @@ async fn stop(node: Arc<Node>) {
 
 /// Phases of the instances of a saga, by key.
 async fn instances(node: &Node, of: &str, name: &str) -> BTreeMap<String, String> {
-    let page = PageRequest {
-        after: None,
-        limit: 500,
-    };
+    let page = PageRequest::new(None, 500);
     let page = node
         .instances(&tenant(of), &saga(name), None, page)
         .await

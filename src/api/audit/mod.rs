@@ -4,13 +4,15 @@ mod request;
 
 pub use request::{Audited, ProblemCode};
 
-use axum::Json;
+use std::sync::Arc;
+
 use axum::extract::{Path, State};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use serde::Deserialize;
 
 use super::ApiState;
 use super::extract::{self, Names, PageParameters, Parameters};
+use super::pages::{self, Source};
 use super::problem::Problem;
 use crate::kernel::duration::Millis;
 use crate::kernel::ids::{SagaName, TenantId, TimeMs};
@@ -89,7 +91,12 @@ async fn listed(
         until: time("until", query.until.as_deref(), now)?,
     };
     let page = PageParameters::new(query.after, query.limit).page()?;
-    Ok(Json(state.control.audited(filter, page).await?).into_response())
+    let control = Arc::clone(&state.control);
+    let ask = move |page| {
+        let (control, filter) = (Arc::clone(&control), filter.clone());
+        async move { control.audited(filter, page).await }
+    };
+    pages::listed(state, (pages::ITEMS, Source::Broker), page, ask).await
 }
 
 fn outcome(text: &str) -> Result<AuditOutcome, Problem> {

@@ -13,6 +13,7 @@ use futures::stream;
 use serde::Deserialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::list::List;
 use super::{AnswerHead, RequestHead, joined, parted, waits};
 use crate::api::audit::ProblemCode;
 use crate::api::auth::Principal;
@@ -35,6 +36,9 @@ pub struct Asking<'r> {
 
 /// Has the process answer that has the shards.
 pub async fn ask(state: &ApiState, way: Arc<dyn Forwarding>, asking: Asking<'_>) -> Response {
+    if let Some(list) = List::of(state, &way, &asking) {
+        return list.answered().await;
+    }
     match answered(state, &*way, asking).await {
         Ok(response) => response,
         Err(problem) => problem.into_response(),
@@ -48,26 +52,55 @@ async fn answered(state: &ApiState, way: &dyn Forwarding, asking: Asking<'_>) ->
     let more = if waits { state.wait_max } else { Duration::ZERO };
     let patience = state.forwarding.timeout + more;
     let message = message(asking, is_stream || waits).await?;
+    let begun = begun(state, way, message, patience).await?;
+    if is_stream && begun.status.is_success() {
+        let body = streamed(begun.answer, begun.bytes, place, state.forwarding.timeout);
+        let mut response = (begun.status, body).into_response();
+        *response.headers_mut() = headers(&begun.head);
+        return Ok(response);
+    }
+    let (status, head) = (begun.status, begun.head);
+    let whole = whole(state, begun.answer, begun.bytes).await?;
+    Ok(passed_on(status, &head, whole))
+}
+
+/// An answer that has begun.
+pub(super) struct Begun {
+    pub status: StatusCode,
+    pub head: AnswerHead,
+    /// Those that came with its head.
+    pub bytes: Bytes,
+    pub answer: Box<dyn Answer>,
+}
+
+/// Sends a request, and waits for the first part of the answer.
+pub(super) async fn begun(
+    state: &ApiState,
+    way: &dyn Forwarding,
+    message: Bytes,
+    patience: Duration,
+) -> Result<Begun, Problem> {
     let mut answer = way.forward(&state.forwarding.cluster, message).await?;
     let first = answer.part(patience).await?;
-    let (head, begin) = parted::<AnswerHead>(&first.unwrap_or_default()).map_err(|why| unreadable(&why))?;
+    let (head, bytes) = parted::<AnswerHead>(&first.unwrap_or_default()).map_err(|why| unreadable(&why))?;
     let status = StatusCode::from_u16(head.status).map_err(|error| unreadable(&error.to_string()))?;
-    let mut code = None;
-    let body = if is_stream && status.is_success() {
-        streamed(answer, begin, place, state.forwarding.timeout)
-    } else {
-        let whole = whole(state, answer, begin).await?;
-        if !status.is_success() {
-            code = problem_code(&whole);
-        }
-        Body::from(whole)
-    };
-    let mut response = (status, body).into_response();
+    Ok(Begun {
+        status,
+        head,
+        bytes,
+        answer,
+    })
+}
+
+/// A whole answer of another process.
+pub(super) fn passed_on(status: StatusCode, head: &AnswerHead, whole: Bytes) -> Response {
+    let code = (!status.is_success()).then(|| problem_code(&whole)).flatten();
+    let mut response = (status, Body::from(whole)).into_response();
     if let Some(code) = code {
         response.extensions_mut().insert(code);
     }
-    *response.headers_mut() = headers(&head);
-    Ok(response)
+    *response.headers_mut() = headers(head);
+    response
 }
 
 /// The code of a problem that another process answers.
@@ -81,7 +114,7 @@ fn problem_code(body: &[u8]) -> Option<ProblemCode> {
     Some(ProblemCode(Cow::Owned(told.code)))
 }
 
-fn unreadable(why: &str) -> Problem {
+pub(super) fn unreadable(why: &str) -> Problem {
     Problem::unanswered(format!(
         "the answer of the process that has the shards cannot be read, it may have another version: {why}"
     ))
@@ -106,25 +139,35 @@ fn place(state: &ApiState, endpoint: &Endpoint, waits: bool) -> Result<OwnedSema
 
 /// The request as one message.
 async fn message(asking: Asking<'_>, waits: bool) -> Result<Bytes, Problem> {
-    let (parts, body) = asking.request.into_parts();
-    let body = axum::body::to_bytes(body, BODY_BYTES_MAX).await;
-    let body = body.map_err(|_| Problem::too_large("body is larger than 1 MiB, or broke off"))?;
     let head = RequestHead {
-        method: parts.method.to_string(),
-        target: parts
-            .uri
-            .path_and_query()
-            .map_or("/", |target| target.as_str())
-            .to_owned(),
-        principal: asking.principal.name.clone(),
-        role: asking.principal.role(asking.tenant).unwrap_or(Role::Viewer),
-        tenant: asking.tenant.cloned(),
-        traceparent: trace::traceparent().unwrap_or_default(),
         waits,
-        audited: asking.endpoint.is_mutation(),
-        headers: carried(&parts.headers),
+        ..head(&asking)
     };
+    let body = axum::body::to_bytes(asking.request.into_body(), BODY_BYTES_MAX).await;
+    let body = body.map_err(|_| Problem::too_large("body is larger than 1 MiB, or broke off"))?;
     Ok(joined(&head, &body))
+}
+
+/// What is said of a request that does not wait.
+pub(super) fn head(asking: &Asking<'_>) -> RequestHead {
+    let Asking {
+        endpoint,
+        principal,
+        tenant,
+        request,
+    } = asking;
+    let target = request.uri().path_and_query();
+    RequestHead {
+        method: request.method().to_string(),
+        target: target.map_or("/", |target| target.as_str()).to_owned(),
+        principal: principal.name.clone(),
+        role: principal.role(*tenant).unwrap_or(Role::Viewer),
+        tenant: tenant.cloned(),
+        traceparent: trace::traceparent().unwrap_or_default(),
+        waits: false,
+        audited: endpoint.is_mutation(),
+        headers: carried(request.headers()),
+    }
 }
 
 fn carried(headers: &HeaderMap) -> Vec<(String, String)> {
@@ -145,7 +188,11 @@ fn headers(head: &AnswerHead) -> HeaderMap {
 }
 
 /// All of an answer, which is not begun to be sent on before its end is here.
-async fn whole(state: &ApiState, mut answer: Box<dyn Answer>, begin: Bytes) -> Result<Bytes, Problem> {
+pub(super) async fn whole(
+    state: &ApiState,
+    mut answer: Box<dyn Answer>,
+    begin: Bytes,
+) -> Result<Bytes, Problem> {
     let most = state.forwarding.bytes_max;
     let mut body = BytesMut::from(begin);
     loop {

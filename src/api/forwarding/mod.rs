@@ -6,6 +6,7 @@
 
 mod answer;
 mod ask;
+mod list;
 
 pub use answer::{Owner, serve};
 pub use ask::{Asking, Bounds, ask};

@@ -40,7 +40,9 @@ pub(super) async fn page(
     let name = &node.manifest.streams.audit.name;
     let state = in_time(broker.stream_state(name)).await?;
     let to = below.min(state.last_sequence + 1);
-    let asked = (state.first_sequence..to).rev().take(LOOKED_AT_MAX);
+    let asked = (state.first_sequence..to)
+        .rev()
+        .take(LOOKED_AT_MAX.saturating_sub(page.looked_at));
     let mut found = stream::iter(asked)
         .map(|sequence| {
             let broker = &broker;
@@ -49,7 +51,7 @@ pub(super) async fn page(
         .buffered(READ_AT_ONCE);
     let give_up_at = node.clock.monotonic() + LOOK_MAX;
     let (mut room, mut items, mut ids) = (Room::of(node, &page), Vec::new(), BTreeSet::new());
-    let (mut looked_at, mut lowest) = (0, to);
+    let (mut looked_at, mut lowest) = (page.looked_at, to);
     while !room.is_over()
         && node.clock.monotonic() < give_up_at
         && let Some((sequence, message)) = found.next().await

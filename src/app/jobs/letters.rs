@@ -41,7 +41,7 @@ pub(super) async fn plan(
     let most = u64::from(node.manifest.jobs.instances_max);
     let mut after = None;
     loop {
-        let page = PageRequest { after, limit: PAGE };
+        let page = PageRequest::new(after, PAGE);
         let found = node.dead_letters(tenant, filter.clone(), page).await?;
         plan.absent_shards = found.absent_shards;
         for letter in found.items {

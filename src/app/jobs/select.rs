@@ -56,7 +56,7 @@ pub(super) async fn plan(
     };
     let mut after = None;
     loop {
-        let page = PageRequest { after, limit: PAGE };
+        let page = PageRequest::new(after, PAGE);
         let found = search::search(node, tenant, filter.clone(), page).await?;
         plan.absent_shards = found.absent_shards;
         for item in found.items.into_iter().filter(|item| is_meant(order, item)) {
@@ -95,10 +95,7 @@ impl Carried<'_> {
         }
         let after = self.record.selection.after.clone();
         let after = after.unwrap_or_else(|| write_place(shard, None));
-        let page = PageRequest {
-            after: Some(after),
-            limit: PAGE,
-        };
+        let page = PageRequest::new(Some(after), PAGE);
         let filter = filter_of(&self.record.order)?;
         let found = search::search(self.node, &self.record.tenant, filter, page).await?;
         let mut names = Vec::with_capacity(found.items.len());

@@ -4,7 +4,6 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::{is_wanted, kind_of};
-use crate::app::control::blocking;
 use crate::app::node::Node;
 use crate::kernel::ids::TenantId;
 use crate::ports::control::{ControlError, LetterCount, LetterFilter, LetterGroup, LetterTrait};
@@ -36,13 +35,14 @@ pub(super) async fn count(
                 items: PAGE,
                 bytes: PAGE_BYTES,
             };
-            let (values, next) = blocking(&node.tasks, move || {
-                let (found, next) =
-                    reader.dead_letters_of(&owned, after, bound, |letter| is_wanted(&wanted, now, letter))?;
-                let values: Vec<String> = found.iter().map(|(_, letter)| value_of(letter, by)).collect();
-                Ok((values, next))
-            })
-            .await?;
+            let (values, next) = node
+                .read(move || {
+                    let (found, next) = reader
+                        .dead_letters_of(&owned, after, bound, |letter| is_wanted(&wanted, now, letter))?;
+                    let values: Vec<String> = found.iter().map(|(_, letter)| value_of(letter, by)).collect();
+                    Ok((values, next))
+                })
+                .await?;
             for value in values {
                 letters += 1;
                 let has_room = counted.len() < VALUES_MAX;

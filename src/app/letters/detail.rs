@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::{schema, unknown, view};
-use crate::app::control::blocking;
 use crate::app::inputs::redacted;
 use crate::app::node::Node;
 use crate::app::{pages, streams};
@@ -41,7 +40,7 @@ pub(super) async fn show(node: &Node, tenant: &TenantId, id: &str) -> Result<Dea
     let (reader, cluster) = (running.shard(shard).await?.reader, running.cluster);
     let (in_force, limits) = (node.catalog.now(), node.manifest.limits.clone());
     let (owned, sagas) = (tenant.clone(), Arc::clone(&in_force.sagas));
-    let found = blocking(&node.tasks, move || {
+    let found = node.read(move || {
         let Some(letter) = reader
             .dead_letter(number)?
             .filter(|letter| letter.tenant == owned)

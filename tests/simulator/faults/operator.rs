@@ -16,10 +16,7 @@ const EVERY: Duration = Duration::from_secs(4);
 
 /// As much as he reads of a list.
 const fn page() -> PageRequest {
-    PageRequest {
-        limit: 100,
-        after: None,
-    }
+    PageRequest::new(None, 100)
 }
 
 impl Simulation {

@@ -70,10 +70,7 @@ pub async fn judge(simulation: &Simulation, node: &Arc<Node>) -> Vec<String> {
 
 /// All pages of what an instance has taken.
 async fn inputs(node: &Arc<Node>, id: &InstanceId) -> Result<Vec<Recorded>, ControlError> {
-    let mut page = PageRequest {
-        after: None,
-        limit: 500,
-    };
+    let mut page = PageRequest::new(None, 500);
     let mut all = Vec::new();
     loop {
         let recorded = node.inputs(id, page.clone()).await?;

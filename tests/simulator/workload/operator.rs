@@ -23,10 +23,7 @@ const ASKING: [&str; 5] = ["pay", "part", "order", "trip", "bill"];
 const DELETED: [&str; 3] = ["list", "bill", "pay"];
 
 fn page() -> PageRequest {
-    PageRequest {
-        limit: 500,
-        after: None,
-    }
+    PageRequest::new(None, 500)
 }
 
 impl Simulation {

@@ -7,6 +7,7 @@ pub use prometheus::{Gauge, Histogram, IntCounter, IntGauge};
 use prometheus::{HistogramVec, IntCounterVec, IntGaugeVec, Registry};
 
 use super::Spans;
+use super::answers::AnswerSeries;
 use super::archive::ArchiveSeries;
 use super::audit::AuditSeries;
 use super::register::{COUNTS, SECONDS, counter, counters, fraction, gauge, gauges, histogram, histograms};
@@ -139,6 +140,7 @@ pub struct Metrics {
     pub jobs_running: IntGauge,
     /// Jobs that ended, by `outcome` (completed, stopped, failed).
     pub jobs_ended: IntCounterVec,
+    pub answers: AnswerSeries,
     pub audit: AuditSeries,
     /// Instances that a job has handled, by `verb` and `outcome` (applied, ignored, failed).
     pub job_instances: IntCounterVec,
@@ -461,6 +463,7 @@ impl Metrics {
                 "Instances that jobs have handled, by verb and outcome.",
                 &["verb", "outcome"],
             ),
+            answers: AnswerSeries::new(r),
             audit: AuditSeries::new(r),
             archive: ArchiveSeries::new(r),
             shards_halted: gauges(

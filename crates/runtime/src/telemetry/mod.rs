@@ -1,5 +1,6 @@
 //! Figures for the operator; the only place that names `prometheus`.
 
+mod answers;
 mod archive;
 mod audit;
 mod known;

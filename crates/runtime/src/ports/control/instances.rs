@@ -164,6 +164,17 @@ pub struct RecordedInputs {
     pub next: Option<String>,
 }
 
+impl From<RecordedInputs> for Page<Recorded> {
+    fn from(recorded: RecordedInputs) -> Self {
+        Self {
+            items: recorded.inputs,
+            next: recorded.next,
+            absent_shards: Vec::new(),
+            looked_at: None,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Serialize)]
 pub struct InstanceDetail {
     #[serde(flatten)]

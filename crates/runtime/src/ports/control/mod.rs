@@ -104,6 +104,24 @@ pub struct PageRequest {
     pub after: Option<String>,
     /// 1 to 500.
     pub limit: usize,
+    /// Most bytes of its items as JSON, where these are fewer than a page may have (`http.page_bytes_max`). The item that passes them is on
+    /// it.
+    pub bytes: Option<usize>,
+    /// How many were looked at for what came before on the same page.
+    pub looked_at: usize,
+}
+
+impl PageRequest {
+    /// A whole page, with as many bytes as a page may have.
+    #[must_use]
+    pub const fn new(after: Option<String>, limit: usize) -> Self {
+        Self {
+            after,
+            limit,
+            bytes: None,
+            looked_at: 0,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Serialize)]
