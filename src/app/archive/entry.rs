@@ -202,7 +202,7 @@ mod tests {
         let input = |seed: usize| {
             let data = [0, 1, 2, 3].map(|part| noise(seed * 4 + part + 9_000));
             serde_json::from_value(json!({
-                "cluster": "0195c3a1-0000-7000-8000-000000000001", "tenant": "acme", "saga": "s", "key": "k",
+                "cluster": "0195c3a1000070008000000000000001", "tenant": "acme", "saga": "s", "key": "k",
                 "generation": 1, "definition": "d", "id": "i", "time_ms": 1, "outcome": "applied", "notes": [],
                 "input": {"signal": {"name": "go", "data": data, "by": ""}},
             }))
