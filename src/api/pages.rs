@@ -254,14 +254,16 @@ fn begin(name: &str) -> Vec<u8> {
 fn end(page: &mut Vec<u8>, portion: &Portion, absent_shards: &BTreeSet<u16>) {
     let mut end = String::from("]");
     if let Some(next) = &portion.next {
-        end += &format!(",\"next\":{}", serde_json::Value::from(next.as_str()));
+        let next = serde_json::Value::from(next.as_str());
+        end.extend([",\"next\":", &next.to_string()]);
     }
     if !absent_shards.is_empty() {
         let absent: Vec<u16> = absent_shards.iter().copied().collect();
-        end += &format!(",\"absent_shards\":{}", serde_json::Value::from(absent));
+        let absent = serde_json::Value::from(absent);
+        end.extend([",\"absent_shards\":", &absent.to_string()]);
     }
     if let Some(looked_at) = portion.looked_at {
-        end += &format!(",\"looked_at\":{looked_at}");
+        end.extend([",\"looked_at\":", &looked_at.to_string()]);
     }
     end += &portion.members;
     end.push('}');
@@ -428,7 +430,7 @@ mod tests {
             is_over: false,
             answers: Answers::new(10_000_000, Arc::new(Metrics::new())),
             clock: Arc::new(Still),
-            give_up_at: Duration::from_secs(60),
+            give_up_at: Duration::from_mins(1),
             patience: Duration::from_secs(10),
             trace: None,
         }

@@ -172,7 +172,7 @@ async fn requests_for_long_answers_are_refused_while_others_hold_all_there_may_b
         assert_eq!(status, "HTTP/1.1 200");
         readers.push(reader);
         assert!(held(&rig).await <= 1_000_000 + 2_000);
-        assert!(begin.elapsed() < Duration::from_secs(60), "nobody was refused");
+        assert!(begin.elapsed() < Duration::from_mins(1), "nobody was refused");
     };
     assert!(refused.contains("retry-after: 1\r\n"), "{refused}");
     assert!(

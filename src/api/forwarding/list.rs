@@ -1,6 +1,7 @@
 //! Pages of lists that another process reads: asked for in portions, as the client takes them, so that neither process holds a page.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use axum::extract::Query;
@@ -126,7 +127,7 @@ impl List {
             if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
                 target.push(char::from(byte));
             } else {
-                target += &format!("%{byte:02X}");
+                write!(target, "%{byte:02X}").expect("writing to a string");
             }
         }
         target
@@ -154,7 +155,8 @@ fn read(name: &str, answer: &Bytes) -> Result<Portion, String> {
         portion.push(|items| items.extend_from_slice(item.get().as_bytes()));
     }
     for (name, value) in members {
-        portion.members += &format!(",{}:{}", serde_json::Value::from(name), value.get());
+        let name = serde_json::Value::from(name);
+        write!(portion.members, ",{name}:{}", value.get()).expect("writing to a string");
     }
     Ok(portion)
 }
