@@ -93,7 +93,7 @@ mod tests {
     };
 
     #[test]
-    fn a_note_is_there_after_reopening_until_it_is_taken_back() {
+    fn a_note_is_there_after_reopening_until_it_is_removed() {
         let dir = tempfile::tempdir().expect("folder");
         let open = || Applying::open(dir.path()).expect("opens");
         assert_eq!(open().read(), None);

@@ -16,7 +16,7 @@ arrival as asked attribute attributes audit auth backlog batch body bound bounds
 buffered bulk by call called calls capture captured change changes channel channels check checked class clock
 commit completion context control count counters counts date decided decision decoded decoder defect deleted denied detached
 detail done dropping due durables earlier edited end ended ending endpoint entries entry error event evicted exhausted expect
-expected failed failure failures fate fault fed filter filters figures finally fingerprint fire fired firing first
+expected failed failure failures fate fault fed fields filter filters figures finally fingerprint fire fired firing first
 force forced forgotten forwarded found granted ground group grouping groups handle health history http id
 identity ids ignore in index info keep kept kind known label labels lag last late lateness left limit limited
 list listed listing live local log mail manner mask meaning meets memory message messages messenger metadata metrics minute

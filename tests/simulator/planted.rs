@@ -23,10 +23,10 @@ pub const fn known(bug: Bug) -> u64 {
         Bug::ReleaseBeforeCommit => 10,
         Bug::TimersPassHeld => 26,
         Bug::PositionPastHeld => 34,
-        Bug::SecondCall => 49,
+        Bug::SecondCall => 52,
         Bug::TwiceInHand => 93,
         Bug::NoFence => 231,
-        Bug::FactsAgain => 352,
+        Bug::FactsAgain => 559,
         Bug::ArchivedUnacknowledged => 468,
     }
 }
