@@ -46,7 +46,7 @@ pub fn registering() -> String {
         .expect("where they are registered");
     let (code, _) = code.split_once("\nimpl Default for").expect("and by default");
     ["answers", "archive", "audit"]
-        .map(|part| read(&format!("crates/runtime/src/telemetry/{part}.rs")))
+        .map(|part| read(format!("crates/runtime/src/telemetry/{part}.rs")))
         .concat()
         + code
 }
