@@ -26,6 +26,7 @@ setup: ## install what the build needs (libclang, for the MDBX binding)
 build: setup ## build the release binary, stripped; its debug information lies beside it
 	cargo build --release --locked
 	@scripts/strip.sh $(RUNNER)
+	@size=$$(stat -c %s $(RUNNER)); ((size <= 40000000)) || { echo "$(RUNNER) has $$size bytes, and 40,000,000 are its limit (ADR 214)" >&2; exit 1; }
 
 .PHONY: release
 release: build ## what is released: archive, debug information, SBOM and SHA256SUMS, in target/dist
