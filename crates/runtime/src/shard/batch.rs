@@ -244,6 +244,11 @@ impl Gathered {
         items.any(|item| matches!(item, Item::Delivery(delivery, Some(_)) if !delivery.inputs.is_empty()))
     }
 
+    /// Whether an instance goes on with what it waits with.
+    pub fn resumes(&self) -> bool {
+        self.items.iter().any(|item| matches!(item, Item::Resume(_)))
+    }
+
     pub fn is_urgent(&self) -> bool {
         self.urgent
             || self.stop

@@ -96,7 +96,10 @@ impl ShardLoop {
                 Err(error) => return Err(error.into()),
             }
         }
-        self.fire(firing).await?;
+        // What an instance goes on with was stored before its next timer is due: that one comes in the next turn.
+        if !self.gathered.resumes() {
+            self.fire(firing).await?;
+        }
         refills.into_iter().try_for_each(|refill| self.refill(refill))
     }
 

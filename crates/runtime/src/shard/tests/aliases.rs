@@ -105,13 +105,18 @@ impl Post {
             if rows.is_empty() {
                 return;
             }
-            for (row, item) in rows {
-                self.controls += 1;
-                let input = arrived(&item, self.controls);
-                self.shard.deliver(CONTROLS, self.controls, vec![input]).await;
-                self.shard.mail(Mail::Delivered(vec![row])).await;
-            }
+            self.bring(rows).await;
             self.shard.until_idle().await;
+        }
+    }
+
+    /// Brings these messages to where they go.
+    pub async fn bring(&mut self, messages: Vec<(WorkRef, WorkItem)>) {
+        for (row, item) in messages {
+            self.controls += 1;
+            let input = arrived(&item, self.controls);
+            self.shard.deliver(CONTROLS, self.controls, vec![input]).await;
+            self.shard.mail(Mail::Delivered(vec![row])).await;
         }
     }
 

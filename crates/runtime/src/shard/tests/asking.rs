@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::aliases::{Post, parcel, tracking, world};
-use super::world::{EVENTS, RESULTS, START, World, event, result};
+use super::faults::die_with;
+use super::world::{EVENTS, RESULTS, START, World, event, opened, result};
 use crate::kernel::children::SagaMessage;
 use crate::kernel::record::Phase;
 use crate::kernel::work::WorkKind;
@@ -228,5 +229,44 @@ async fn a_result_behind_such_a_timer_holds_back_no_events_and_is_not_asked_for_
     assert_eq!(post.places("t1", "a"), json!([7]));
     let rows = post.shard.outbox().await;
     assert!(rows.is_empty(), "the result is applied: {rows:?}");
+    post.shard.stop().await;
+}
+
+/// A parcel that is lost later than somebody was reminded of it.
+const REMINDED: &str = r"
+timers:
+  reminded: {after: 1m, set: {places: '${state.places}'}}
+  lost: {after: 3m, fail: {code: lost}}
+";
+
+/// After a crash the inputs that a timer has let in are applied in turns of their own, and the next timer fired in between.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn after_a_crash_a_timer_fires_behind_what_has_waited_for_the_timer_before_it() {
+    let world = world(REMINDED);
+    let post = labelled(&world).await;
+    post.shard.stop().await;
+    die_with(&world, &opened("other", 1), 1);
+    let mut post = Post::of(&world);
+    world.clock.advance(Duration::from_mins(4));
+    let now = world.clock.now();
+    post.shard.barrier(START.plus_ms(120_000)).await;
+    post.shard.until_idle().await;
+    assert_eq!(questions(&post).await, 1, "the first timer waits for its alias");
+    close_later(&mut post).await;
+    let question = post.messages().await;
+    post.bring(question).await;
+    post.shard.until_idle().await;
+    let answer = post.messages().await;
+    assert_eq!(answer.len(), 1, "the alias has read its stream: {answer:?}");
+    // The answer, and that the second timer may fire, come in one turn.
+    let hang = world.clock.hang();
+    hang.reached().await;
+    post.bring(answer).await;
+    post.shard.barrier(now).await;
+    drop(hang);
+    post.shard.until_idle().await;
+    post.carry().await;
+    let record = post.shard.ended(&parcel("t1", "a")).expect("it has ended");
+    assert_eq!(record.phase, Phase::Completed, "it was closed before it was lost");
     post.shard.stop().await;
 }
