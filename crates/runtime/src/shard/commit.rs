@@ -333,12 +333,16 @@ impl ShardLoop {
                 .iter()
                 .filter(|input| input.instance == last.instance)
                 .try_for_each(|input| run.take(input, Turn::FIRST))?;
+            self.partition.finish(batch, &mut staged, now, false)?;
             Err(Rehearsal::Over)
         });
-        self.store.note_applied()?;
         match outcome {
+            // It stays noted until another one is, or all of them are applied.
             Ok(()) | Err(Rehearsal::Over) => Ok(()),
-            Err(Rehearsal::Failed(error)) => Err(error),
+            Err(Rehearsal::Failed(error)) => {
+                self.store.note_applied()?;
+                Err(error)
+            }
         }
     }
 

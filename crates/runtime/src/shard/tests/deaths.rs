@@ -12,11 +12,15 @@ use saga_runner_partition::storage::{
 };
 
 use super::world::{EVENTS, World, added, opened};
+use crate::kernel::input::Input;
 use crate::shard::ShardState;
 use crate::storage::rows::Suspect;
 use crate::storage::{StorageError, Store};
 
-/// When the process dies that writes an instance.
+/// Part of the key of the list with which processes die.
+const VICTIM: &[u8] = b"bad";
+
+/// When the process dies that writes that list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Death {
     Never,
@@ -110,7 +114,7 @@ impl ReadRows for Written<'_> {
 
 impl WriteRows for Written<'_> {
     fn put(&self, table: TableIndex, key: &[u8], value: Vec<u8>) -> Result<(), StorageError> {
-        if table == INSTANCES {
+        if table == INSTANCES && key.windows(VICTIM.len()).any(|part| part == VICTIM) {
             self.instances.store(true, Ordering::SeqCst);
             self.mount.dies(Death::WhileApplying);
         }
@@ -127,8 +131,17 @@ impl WriteRows for Written<'_> {
     }
 }
 
-/// A world with a list, whose processes die of the next input `deaths` times, at such a moment.
-async fn after(deaths: usize, death: Death) -> World {
+/// What comes next: one input of that list alone, or between those of another one.
+fn next(alone: bool) -> Vec<Input> {
+    let of_victim = added("bad", 2, 2);
+    if alone {
+        return vec![of_victim];
+    }
+    vec![added("good", 2, 2), of_victim, added("good", 3, 3)]
+}
+
+/// A world with two lists, whose processes have died of the next delivery `deaths` times, at such a moment.
+async fn after(deaths: usize, death: Death, alone: bool) -> World {
     let (disk, when) = (Memory::default(), Arc::new(Mutex::new(Death::Never)));
     let dies = Arc::clone(&when);
     let world = World::over(move |settings, options| {
@@ -140,13 +153,14 @@ async fn after(deaths: usize, death: Death) -> World {
         Store::over(Arc::new(mount), Path::new("shard-0003"), settings, options).unwrap()
     });
     let shard = world.start();
-    shard.deliver(EVENTS, 1, vec![opened("a", 1)]).await;
+    let lists = vec![opened("good", 1), opened("bad", 1)];
+    shard.deliver(EVENTS, 1, lists).await;
     shard.until_idle().await;
     shard.stop().await;
     *when.lock().unwrap() = death;
     for _ in 0..deaths {
         let shard = world.start();
-        shard.deliver(EVENTS, 2, vec![added("a", 2, 2)]).await;
+        shard.deliver(EVENTS, 2, next(alone)).await;
         shard
             .until(|state| matches!(state, ShardState::Halted { .. }))
             .await;
@@ -158,35 +172,42 @@ async fn after(deaths: usize, death: Death) -> World {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn an_input_is_applied_however_often_the_process_was_killed_while_it_was_committed() {
-    let world = after(12, Death::WhileCommitting).await;
-    let shard = world.start();
-    shard.deliver(EVENTS, 2, vec![added("a", 2, 2)]).await;
-    shard.until_idle().await;
-    assert_eq!(shard.items("a"), json!([2]));
-    assert_eq!(shard.dead_letters(), []);
-    shard.stop().await;
+    for alone in [true, false] {
+        let world = after(12, Death::WhileCommitting, alone).await;
+        let shard = world.start();
+        shard.deliver(EVENTS, 2, next(alone)).await;
+        shard.until_idle().await;
+        assert_eq!(shard.items("bad"), json!([2]), "alone: {alone}");
+        assert_eq!(shard.dead_letters(), []);
+        shard.stop().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn an_input_of_whose_application_the_process_died_often_enough_is_set_aside() {
+async fn an_input_of_whose_application_the_process_died_often_enough_is_set_aside_and_no_other_one() {
     // The first process has not looked at inputs one by one: it was started after a clean stop.
     for (deaths, is_set_aside) in [(3, false), (4, true)] {
-        let world = after(deaths, Death::WhileApplying).await;
-        let shard = world.start();
-        shard.deliver(EVENTS, 2, vec![added("a", 2, 2)]).await;
-        shard.until_idle().await;
-        let letters = shard.dead_letters();
-        if is_set_aside {
-            assert_eq!(letters.len(), 1);
-            assert_eq!(
-                (letters[0].1.reason.as_str(), letters[0].1.attempts),
-                ("poison.crash", 3)
-            );
-            assert_eq!(shard.items("a"), json!([]));
-        } else {
-            assert_eq!(letters, []);
-            assert_eq!(shard.items("a"), json!([2]));
+        for alone in [true, false] {
+            let world = after(deaths, Death::WhileApplying, alone).await;
+            let shard = world.start();
+            shard.deliver(EVENTS, 2, next(alone)).await;
+            shard.until_idle().await;
+            let letters: Vec<_> = shard
+                .dead_letters()
+                .into_iter()
+                .map(|(_, letter)| (letter.reason, letter.attempts, letter.input.map(|input| input.id)))
+                .collect();
+            if is_set_aside {
+                let expected = ("poison.crash".to_owned(), 3, Some(added("bad", 2, 2).id));
+                assert_eq!(letters, [expected], "alone: {alone}");
+                assert_eq!(shard.items("bad"), json!([]));
+            } else {
+                assert_eq!(letters, [], "alone: {alone}");
+                assert_eq!(shard.items("bad"), json!([2]));
+            }
+            let others = if alone { json!([]) } else { json!([2, 3]) };
+            assert_eq!(shard.items("good"), others);
+            shard.stop().await;
         }
-        shard.stop().await;
     }
 }
