@@ -16,6 +16,7 @@ use super::extract::{self, Names, PageParameters, Parameters};
 use super::pages::{self, Source};
 use super::problem::Problem;
 use super::search;
+use crate::kernel::ids::InstanceId;
 use crate::kernel::input::SourceStream;
 use crate::ports::control::{
     ArchivedInstance, ControlError, LetterFilter, LetterKind, LetterTrait, Page, PageRequest,
@@ -46,26 +47,13 @@ pub async fn history(
     Parameters(query): Parameters<PageParameters>,
 ) -> Result<Response, Problem> {
     let id = extract::instance(state.tenancy, &names)?;
-    let page = query.page()?;
-    if let Some(after) = archived_after(&page)? {
-        let archived = state.control.archived(&id).await?;
-        let archived = archived.ok_or_else(|| Problem::invalid(FORGED))?;
-        return Ok(archived_page(archived, after, page.limit));
-    }
-    let limit = page.limit;
-    let is_first = page.after.is_none();
     let (control, asked) = (Arc::clone(&state.control), id.clone());
     let ask = move |page| {
         let (control, id) = (Arc::clone(&control), asked.clone());
         async move { control.history(&id, page).await }
     };
-    match pages::listed(&state, (pages::ITEMS, Source::Shards), page, ask).await {
-        Err(missing) if is_first && missing.status == StatusCode::NOT_FOUND => {
-            let archived = state.control.archived(&id).await?;
-            Ok(archived_page(archived.ok_or(missing)?, 0, limit))
-        }
-        found => found,
-    }
+    let list = (pages::ITEMS, Source::Shards);
+    also_archived(&state, &id, query.page()?, list, ask, archived_history).await
 }
 
 /// The inputs of one instance, to be replayed elsewhere: `?after=<cursor>&limit=<1..500>`.
@@ -75,23 +63,41 @@ pub async fn inputs(
     Parameters(query): Parameters<PageParameters>,
 ) -> Result<Response, Problem> {
     let id = extract::instance(state.tenancy, &names)?;
-    let page = query.page()?;
-    if let Some(after) = archived_after(&page)? {
-        let archived = state.control.archived(&id).await?;
-        let archived = archived.ok_or_else(|| Problem::invalid(FORGED))?;
-        return archived_inputs(archived, after, page.limit);
-    }
-    let limit = page.limit;
-    let is_first = page.after.is_none();
     let (control, asked) = (Arc::clone(&state.control), id.clone());
     let ask = move |page| {
         let (control, id) = (Arc::clone(&control), asked.clone());
         async move { control.inputs(&id, page).await.map(Page::from) }
     };
-    match pages::listed(&state, (pages::INPUTS, Source::Broker), page, ask).await {
+    let list = (pages::INPUTS, Source::Broker);
+    also_archived(&state, &id, query.page()?, list, ask, archived_inputs).await
+}
+
+/// A page of an archived instance, from this number on and with at most so many items.
+type ArchivedPage = fn(ArchivedInstance, usize, usize) -> Result<Response, Problem>;
+
+/// A page of a list about an instance: as its shard has it, or, where only the archive has the instance, as `archived` makes it.
+async fn also_archived<T, F, Asked>(
+    state: &ApiState,
+    id: &InstanceId,
+    page: PageRequest,
+    list: (&'static str, Source),
+    ask: F,
+    archived: ArchivedPage,
+) -> Result<Response, Problem>
+where
+    T: Serialize + Send + 'static,
+    F: Fn(PageRequest) -> Asked + Send + 'static,
+    Asked: Future<Output = Result<Page<T>, ControlError>> + Send + 'static,
+{
+    let (limit, is_first) = (page.limit, page.after.is_none());
+    if let Some(after) = archived_after(&page)? {
+        let found = state.control.archived(id).await?;
+        return archived(found.ok_or_else(|| Problem::invalid(FORGED))?, after, limit);
+    }
+    match pages::listed(state, list, page, ask).await {
         Err(missing) if is_first && missing.status == StatusCode::NOT_FOUND => {
-            let archived = state.control.archived(&id).await?;
-            archived_inputs(archived.ok_or(missing)?, 0, limit)
+            let found = state.control.archived(id).await?;
+            archived(found.ok_or(missing)?, 0, limit)
         }
         found => found,
     }
@@ -140,7 +146,8 @@ const ARCHIVED: &str = "archived-";
 const FORGED: &str = "after is not a cursor of this list";
 
 /// A page of the history of an instance that only the archive has.
-fn archived_page(archived: ArchivedInstance, after: usize, limit: usize) -> Response {
+#[expect(clippy::unnecessary_wraps, reason = "as `ArchivedPage` asks")]
+fn archived_history(archived: ArchivedInstance, after: usize, limit: usize) -> Result<Response, Problem> {
     let end = after.saturating_add(limit);
     let more = end < archived.history.len();
     let items: Vec<_> = archived.history.into_iter().skip(after).take(limit).collect();
@@ -148,7 +155,7 @@ fn archived_page(archived: ArchivedInstance, after: usize, limit: usize) -> Resp
     if more {
         page["next"] = format!("{ARCHIVED}{end}").into();
     }
-    Json(page).into_response()
+    Ok(Json(page).into_response())
 }
 
 /// The query parameters by which dead letters are chosen.

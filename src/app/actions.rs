@@ -248,6 +248,9 @@ impl Trial<'_> {
         let Instance::Live(record) = self.found else {
             return;
         };
+        if record.phase.is_terminal() {
+            return;
+        }
         let from = self.definition;
         let others = self.versions.iter();
         let others = others.filter(|other| other.name == from.name && other.hash != from.hash);
@@ -257,7 +260,7 @@ impl Trial<'_> {
                 return;
             }
             let rehearsed = rehearse((from, to), (self.id, record), self.limits, self.now);
-            if !record.phase.is_terminal() && rehearsed.is_ok() {
+            if rehearsed.is_ok() {
                 actions.possible.push(Action {
                     action: "migrate",
                     to: Some(to.hash.to_string()),

@@ -297,7 +297,7 @@ async fn while_the_archive_is_full_nothing_is_deleted_and_the_process_is_not_rea
         .expect("one of the archive");
     let detail = check["detail"].as_str().expect("a detail");
     assert!(
-        check["ok"] == false && detail.contains("1 or more ended instance(s) wait for it"),
+        check["ok"] == false && detail.contains("at least 1 ended instance(s) wait for the archive"),
         "{check}"
     );
     assert!(detail.contains("the archive is full"), "{check}");
@@ -309,7 +309,7 @@ async fn while_the_archive_is_full_nothing_is_deleted_and_the_process_is_not_rea
     rig.kill();
     for (check, says) in [
         ("archive", "0 entries, 0 of 0 bytes"),
-        ("instances for the archive", "1 or more ended instance(s) wait"),
+        ("instances for the archive", "at least 1 ended instance(s) wait"),
     ] {
         let detail = doctor(&rig, check);
         assert!(detail.contains(says), "{check}: {detail}");

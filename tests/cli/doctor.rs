@@ -402,7 +402,10 @@ fn an_archive_that_is_full_or_whose_stream_could_drop_entries_is_told() {
     assert_eq!(of(&checks, "stream WORKFLOW_ARCHIVE").0, "ok");
     assert_eq!(
         of(&checks, "instances for the archive"),
-        ("ok".to_owned(), "no ended instance waits for it".to_owned())
+        (
+            "ok".to_owned(),
+            "no ended instance waits for the archive".to_owned()
+        )
     );
 
     // Whoever changes the stream lets entries go earlier than the manifest says.

@@ -36,10 +36,10 @@ impl Look {
     /// How many wait, and for how long.
     pub fn told(&self) -> String {
         if self.waiting == 0 {
-            return "no ended instance waits for it".to_owned();
+            return "no ended instance waits for the archive".to_owned();
         }
         let (waiting, seconds) = (self.waiting, self.oldest_ms / 1_000);
-        format!("{waiting} or more ended instance(s) wait for it, the oldest for {seconds} s")
+        format!("at least {waiting} ended instance(s) wait for the archive, the oldest for {seconds} s")
     }
 }
 
@@ -78,7 +78,7 @@ mod tests {
         seen.put(Look::default(), &metrics);
         assert_eq!(
             seen.check(),
-            Some(Ok("no ended instance waits for it".to_owned()))
+            Some(Ok("no ended instance waits for the archive".to_owned()))
         );
         let look = Look {
             waiting: 3,
@@ -87,7 +87,8 @@ mod tests {
             is_trouble: true,
         };
         seen.put(look.clone(), &metrics);
-        let told = "3 or more ended instance(s) wait for it, the oldest for 7200 s: the archive is full";
+        let told =
+            "at least 3 ended instance(s) wait for the archive, the oldest for 7200 s: the archive is full";
         assert_eq!(seen.check(), Some(Err(told.to_owned())));
         let text = metrics.render();
         assert!(text.contains("saga_runner_archive_oldest_waiting_seconds 7200"));

@@ -333,7 +333,8 @@ impl ShardLoop {
                 .iter()
                 .filter(|input| input.instance == last.instance)
                 .try_for_each(|input| run.take(input, Turn::FIRST))?;
-            self.partition.finish(batch, &mut staged, now, false)?;
+            let prune = false;
+            self.partition.finish(batch, &mut staged, now, prune)?;
             Err(Rehearsal::Over)
         });
         match outcome {
