@@ -40,7 +40,7 @@ tests() {
     scripts/$tool >/dev/null
   done
   # Most tests wait for servers rather than for a processor.
-  RUST_TEST_THREADS=$((2 * $(nproc))) NATS_SERVER=$(scripts/nats-server.sh) \
+  RUST_TEST_THREADS=$((3 * $(nproc))) NATS_SERVER=$(scripts/nats-server.sh) \
     cargo test --locked --features planted --no-fail-fast
   "$runner" test sagas --coverage --chaos --min-coverage 90
   "$runner" test examples/webhooks/sagas --coverage --chaos --min-coverage 90

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::StreamExt as _;
+use futures::future::BoxFuture;
 use saga_runner::nats::{ConnectError, NatsBroker, Settings, Status};
 use saga_runner::ports::broker::{
     Broker, BrokerError, BucketSpec, Expect, KnownQueue, Manner, Publication, PublishError, PutError,
@@ -60,6 +62,22 @@ impl Ground for NatsGround {
         let mut server = self.server.lock().await;
         server.kill();
         server.launch();
+    }
+
+    /// Listens beside the group: the server sends each message to whoever listens so, and to one member.
+    async fn pushed(&self, durable: &str, count: usize) -> BoxFuture<'static, ()> {
+        let client = async_nats::connect(&self.url).await.expect("connected");
+        let subject = format!("_saga_runner.push.{durable}");
+        let mut copies = client.subscribe(subject).await.expect("subscribed");
+        client.flush().await.expect("the server answers");
+        Box::pin(async move {
+            for _ in 0..count {
+                copies.next().await.expect("the subscription holds");
+            }
+            // As long as it listens, the consumer sends.
+            copies.unsubscribe().await.expect("the client is there");
+            client.flush().await.expect("the server answers");
+        })
     }
 }
 

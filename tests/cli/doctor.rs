@@ -217,7 +217,7 @@ fn the_stored_state_is_checked_and_what_nothing_moves_on_is_named() {
 
 /// The checks against a server.
 fn at(home: &Home, url: &str, more: &Value) -> (Option<i32>, Vec<Value>) {
-    let mut changes = json!({"broker": {"kind": "nats", "nats": {"urls": [url], "connect_timeout": "1s", "request_timeout": "1s"}}});
+    let mut changes = json!({"broker": {"kind": "nats", "nats": {"urls": [url]}}});
     let keys = changes.as_object_mut().expect("an object");
     keys.extend(more.as_object().expect("an object").clone());
     doctor(home, &home.with(changes), &[])
@@ -227,8 +227,9 @@ fn at(home: &Home, url: &str, more: &Value) -> (Option<i32>, Vec<Value>) {
 fn a_broker_that_is_away_too_old_or_without_jetstream_is_told() {
     let home = Home::new();
     let port = saga_runner::app::nats_server::free_port().expect("a free port");
-    let url = format!("nats://127.0.0.1:{port}");
-    let (code, checks) = at(&home, &url, &json!({}));
+    let away = json!({"kind": "nats", "nats": {"urls": [format!("nats://127.0.0.1:{port}")],
+        "connect_timeout": "1s", "request_timeout": "1s"}});
+    let (code, checks) = doctor(&home, &home.with(json!({"broker": away})), &[]);
     let (status, detail) = of(&checks, "broker");
     assert!(
         status == "fail" && detail.contains("not connected within") && code == Some(1),
@@ -301,10 +302,10 @@ fn of_server(server: &NatsServer, operation: &str, config: &Value) {
 #[test]
 fn streams_that_differ_are_away_or_could_drop_events_are_told() {
     let home = Home::new();
-    let monitor = saga_runner::app::nats_server::free_port().expect("a free port");
     let server = NatsServer::start_with(&Options {
-        config: format!("http: \"127.0.0.1:{monitor}\""),
+        monitored: true,
         sync_interval: Some("10s"),
+        ..Options::default()
     });
     let (code, checks) = at(&home, &server.url(), &json!({}));
     assert_eq!(code, Some(0), "the first start creates them: {checks:#?}");
@@ -335,8 +336,7 @@ fn streams_that_differ_are_away_or_could_drop_events_are_told() {
     assert_eq!(of(&checks, "clock").0, "ok");
     let (status, detail) = of(&checks, "sync");
     assert!(status == "warn" && detail.contains("not known"), "{detail}");
-    let url = format!("http://127.0.0.1:{monitor}");
-    let (_, checks) = doctor(&home, &manifest, &["--nats-monitor", &url]);
+    let (_, checks) = doctor(&home, &manifest, &["--nats-monitor", &server.monitor()]);
     let (status, detail) = of(&checks, "sync");
     assert!(status == "warn" && detail.contains("every 10 s"), "{detail}");
 
@@ -366,12 +366,12 @@ fn streams_that_differ_are_away_or_could_drop_events_are_told() {
     assert!(of(&checks, "clock").1.contains("s "), "{checks:#?}");
 
     let synced = NatsServer::start_with(&Options {
-        config: format!("http: \"127.0.0.1:{}\"", monitor + 1),
+        monitored: true,
         sync_interval: Some("always"),
+        ..Options::default()
     });
     let always = home.with(json!({"broker": {"kind": "nats", "nats": {"urls": [synced.url()]}}}));
-    let url = format!("http://127.0.0.1:{}", monitor + 1);
-    let (_, checks) = doctor(&home, &always, &["--nats-monitor", &url]);
+    let (_, checks) = doctor(&home, &always, &["--nats-monitor", &synced.monitor()]);
     assert_eq!(of(&checks, "sync").0, "ok", "{checks:#?}");
 }
 

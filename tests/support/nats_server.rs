@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use saga_runner::app::nats_server::free_port;
 use tempfile::TempDir;
 
 /// Ends with the value.
@@ -25,6 +26,8 @@ pub struct Options {
     pub sync_interval: Option<&'static str>,
     /// Further lines for the configuration file.
     pub config: String,
+    /// It answers questions about itself over HTTP, too.
+    pub monitored: bool,
 }
 
 const START_MAX: Duration = Duration::from_secs(20);
@@ -42,8 +45,13 @@ impl NatsServer {
             .unwrap_or_default();
         let config = format!(
             "server_name: test\nhost: 127.0.0.1\nports_file_dir: \"{dir}\"\n\
-             jetstream {{ store_dir: \"{dir}/data\"\n {sync} }}\n{more}\n",
+             jetstream {{ store_dir: \"{dir}/data\"\n {sync} }}\n{http}\n{more}\n",
             dir = dir.path().display(),
+            http = if options.monitored {
+                "http: \"127.0.0.1:-1\""
+            } else {
+                ""
+            },
             more = options.config,
         );
         std::fs::write(dir.path().join("server.conf"), config).expect("write the configuration");
@@ -69,6 +77,26 @@ impl NatsServer {
         format!("127.0.0.1:{}", self.port)
     }
 
+    /// Where a server that is monitored answers over HTTP.
+    pub fn monitor(&self) -> String {
+        let process = self.process.as_ref().expect("nats-server runs");
+        let file = self
+            .dir
+            .path()
+            .join(format!("nats-server_{}.ports", process.id()));
+        let deadline = Instant::now() + START_MAX;
+        loop {
+            if let Some(address) = read_address(&file, "monitoring") {
+                return address;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "the server tells no address for its monitor"
+            );
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// SIGKILL, as a crash would.
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
@@ -87,25 +115,23 @@ impl NatsServer {
     /// Starts it again after [`Self::kill`], on the same port and data.
     pub fn launch(&mut self) {
         assert!(self.process.is_none(), "nats-server runs already");
-        let port = if self.port == 0 {
-            "-1".to_owned()
-        } else {
-            self.port.to_string()
-        };
+        // Not one that the server chooses: after a kill an outgoing connection could have taken it.
+        if self.port == 0 {
+            self.port = free_port().expect("a free port");
+        }
         let log = std::fs::File::create(self.dir.path().join("server.log")).expect("create the log");
         let process = Command::new(program())
             .arg("-c")
             .arg(self.dir.path().join("server.conf"))
-            .args(["-p", &port])
+            .args(["-p", &self.port.to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()
             .expect("start nats-server");
-        let id = process.id();
         self.process = Some(process);
         let deadline = Instant::now() + START_MAX;
-        while !self.answers(id) {
+        while !self.answers() {
             let ended = self
                 .process
                 .as_mut()
@@ -148,14 +174,7 @@ impl NatsServer {
         std::fs::read_to_string(self.dir.path().join("server.log")).unwrap_or_default()
     }
 
-    fn answers(&mut self, process: u32) -> bool {
-        if self.port == 0 {
-            let ports = self.dir.path().join(format!("nats-server_{process}.ports"));
-            let Some(port) = read_port(&ports) else {
-                return false;
-            };
-            self.port = port;
-        }
+    fn answers(&self) -> bool {
         let Ok(stream) = TcpStream::connect(self.address()) else {
             return false;
         };
@@ -186,11 +205,11 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// The port in the server's ports file, once that is written to its end.
-fn read_port(file: &Path) -> Option<u16> {
+/// The address of a listener in the server's ports file, once that is written to its end.
+fn read_address(file: &Path, listener: &str) -> Option<String> {
     let text = std::fs::read_to_string(file).ok()?;
     let ports: serde_json::Value = serde_json::from_str(&text).ok()?;
-    ports["nats"][0].as_str()?.rsplit(':').next()?.parse().ok()
+    ports[listener][0].as_str().map(str::to_owned)
 }
 
 /// Finds or installs the server; a machine without one fails the test.

@@ -25,6 +25,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use saga_runner::ports::broker::{
     Broker, Expect, Manner, Message, Publication, PublishAck, PublishError, Queue, QueueSpec, Reader,
     ReaderSpec, StreamSpec,
@@ -40,6 +41,14 @@ pub trait Ground: Send + Sync {
 
     /// Ends the broker without warning and starts it again with the data that it has kept.
     async fn restart(&self);
+
+    /// Ends once this many messages have been sent to the members of a queue that pushes.
+    ///
+    /// NATS gives back at once what a member refuses. What it was about to send to a member that had just left counts as
+    /// delivered to nobody, and waits for the ack wait.
+    async fn pushed(&self, _durable: &str, _count: usize) -> BoxFuture<'static, ()> {
+        panic!("this broker does not push")
+    }
 }
 
 /// Makes a test of every case. Cases behind the semicolon restart the broker and get one for themselves.

@@ -175,13 +175,21 @@ pub async fn an_unknown_queue_has_no_floor(case: Case) {
 
 pub async fn close_gives_back_what_was_not_taken(case: Case) {
     let case = case.with_stream().await;
+    let spec = case.queue_spec();
+    let mut leaving = case.queue(spec.clone()).await;
+    let sent = match spec.manner.push {
+        true => Some(case.ground.pushed(&spec.durable, 10).await),
+        false => None,
+    };
     case.publish_many("work.x", 10).await;
-    let mut leaving = case.queue(case.queue_spec()).await;
     let taken = next(&mut *leaving).await;
+    if let Some(sent) = sent {
+        within("all are sent", sent).await;
+    }
     let begin = Instant::now();
     within("close", leaving.close()).await;
     assert!(within("next", leaving.next()).await.is_err(), "closed");
-    let mut staying = case.queue(case.queue_spec()).await;
+    let mut staying = case.queue(spec).await;
     let mut seen = BTreeSet::new();
     while seen.len() < 9 {
         let work = next(&mut *staying).await;

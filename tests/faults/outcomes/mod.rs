@@ -156,11 +156,7 @@ fn effect(name: &str, provider: &Provider, via: Via, policy: &str) -> String {
         ""
     };
     let (attempts, patience) = (via.attempts(), via.patience());
-    let connect = if matches!(via, Via::Slow | Via::Mute) {
-        "1s"
-    } else {
-        "5s"
-    };
+    let connect = if via == Via::Mute { "1s" } else { "5s" };
     format!(
         r#"apiVersion: sagas/v1
 kind: Effect

@@ -79,8 +79,8 @@ impl Via {
     /// `timeout.total`.
     pub const fn patience(self) -> &'static str {
         match self {
-            Self::Slow => "2500ms",
-            Self::Mute => "1s",
+            Self::Slow => "6s",
+            Self::Mute => "2s",
             Self::Interrupted | Self::Killed => "1m",
             Self::Peer
             | Self::Fragile
