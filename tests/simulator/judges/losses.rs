@@ -84,7 +84,8 @@ fn is_start(gone: &Gone) -> bool {
     gone.event.name.ends_with(".Opened")
 }
 
-/// What would have started its instance is gone, and that was told: the event has no instance, and leaves no trace.
+/// What would have started its instance is gone: the event has no instance, and leaves no trace. That was told, unless the
+/// broker lost the start before anybody had read it: then nobody can know.
 fn never_began(simulation: &Simulation, gone: &Gone) -> bool {
     let event = &gone.event;
     let mut others = simulation.losses.gone.iter();
@@ -92,7 +93,8 @@ fn never_began(simulation: &Simulation, gone: &Gone) -> bool {
         let is_same = other.event.tenant == event.tenant
             && other.event.kind == event.kind
             && other.event.key == event.key;
-        is_same && is_start(other) && is_within_what_was_told(simulation, other)
+        let was_lost_unread = !other.is_removed && !other.was_read && !other.is_resent;
+        is_same && is_start(other) && (was_lost_unread || is_within_what_was_told(simulation, other))
     })
 }
 
