@@ -79,6 +79,8 @@ pub async fn pass(State(gate): State<Gate>, mut request: Request, next: Next) ->
     let answer = answer.unwrap_or_else(Problem::into_response);
     if let Some(audited) = audited {
         audited.answered(&answer);
+        // Whoever has the answer can rely on the record.
+        gate.state.control.audit_stored().await;
     }
     if is_known && gate.endpoint.is_mutation() {
         gate.record_span(answer.status(), began, from);

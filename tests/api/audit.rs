@@ -429,6 +429,32 @@ async fn a_change_while_the_broker_is_away_is_recorded_when_it_is_back_and_those
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_that_was_answered_has_its_record_although_the_process_is_killed_right_behind_the_answer() {
+    let server = NatsServer::start();
+    let patient = json!({"streams": {"audit": {"wait_max": "1m"}}});
+    let mut rig = Rig::new(Some(server.url()), "30m", Duration::ZERO, patient).await;
+    rig.start().await;
+    assert_eq!(post(&rig, "/admin/reload", "").await.status, 200);
+    records(&rig, "", OF_ALL, 1).await;
+    // The broker holds its connections and stores nothing.
+    server.signal(nix::sys::signal::Signal::SIGSTOP);
+    let change = rig.client.post(rig.url("/admin/breakers/nobody"));
+    let change = change
+        .header("content-type", "application/json")
+        .body("{\"state\": \"open\"}");
+    let mut asking = tokio::spawn(change.send());
+    let early = tokio::time::timeout(Duration::from_millis(500), &mut asking).await;
+    assert!(early.is_err(), "there is no record, and so no answer");
+    server.signal(nix::sys::signal::Signal::SIGCONT);
+    let answer = asking.await.expect("asked").expect("answered");
+    assert_eq!(answer.status().as_u16(), 404);
+    rig.kill();
+    rig.start().await;
+    let found = records(&rig, "", OF_ALL, 2).await;
+    assert_eq!(found[0]["action"], "breakers", "{found:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forwarded_request_leaves_one_record_and_every_process_shows_it() {
     let (server, upstream) = (NatsServer::start(), unavailable().await);
     let (owner, asked) = pair(&server, &upstream, json!({})).await;

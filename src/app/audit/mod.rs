@@ -1,7 +1,8 @@
 //! The audit: records of requests for changes on their way to a stream of the broker, and back to whoever asks for them.
 //!
 //! A record waits in memory until the broker has it ([`Trail`]); one task stores them in their order and deletes what is too old
-//! ([`begin`]). No request waits for that, and none is refused because the broker is away.
+//! ([`begin`]). An answer waits for its record while the broker stores them, so a kill takes no record of what was answered; no
+//! request is refused because the broker is away (ADR 215).
 
 mod read;
 mod store;
@@ -134,6 +135,12 @@ impl Trail {
         })
     }
 
+    /// Whether somebody stores records, and the last attempt held.
+    fn is_storing(&self) -> bool {
+        let queue = self.queue();
+        queue.is_kept && !queue.is_closed && queue.trouble.is_none()
+    }
+
     /// Waits until the records that wait now are handled, for at most `patience`.
     async fn settle(&self, patience: Duration) {
         let taken = self.queue().taken;
@@ -164,6 +171,13 @@ fn is_anonymous(record: &AuditRecord) -> bool {
 impl Audit for Node {
     fn audit(&self, record: AuditRecord) {
         self.trail.take(record);
+    }
+
+    async fn audit_stored(&self) {
+        let patience = self.manifest.streams.audit.wait_max.duration();
+        if self.trail.is_storing() && !patience.is_zero() {
+            self.trail.settle(patience).await;
+        }
     }
 
     async fn audited(
@@ -233,6 +247,19 @@ mod tests {
         trail.take(record(5, 200));
         assert_eq!(ids(&trail), ["1", "5"]);
         assert_eq!(trail.metrics.audit.waiting.get(), 2);
+    }
+
+    #[test]
+    fn an_answer_waits_for_its_record_only_while_records_are_stored() {
+        let trail = trail(3);
+        assert!(!trail.is_storing());
+        trail.queue().is_kept = true;
+        assert!(trail.is_storing());
+        trail.set_trouble(Some("the broker is away".to_owned()));
+        assert!(!trail.is_storing());
+        trail.set_trouble(None);
+        trail.queue().is_closed = true;
+        assert!(!trail.is_storing());
     }
 
     #[test]

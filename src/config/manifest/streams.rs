@@ -68,6 +68,8 @@ pub struct AuditSettings {
     pub max_bytes: u64,
     /// Records of a process that may wait to be stored; further ones are dropped and counted. Default 10,000.
     pub queue_max: usize,
+    /// How long an answer to a request for a change waits until its record is stored; `0ms`: not at all. Default 1 s.
+    pub wait_max: Millis,
     /// How long a process that stops waits until its last records are stored. Default 3 s.
     pub flush_timeout: Millis,
 }
@@ -79,6 +81,7 @@ impl Default for AuditSettings {
             max_age: Millis::seconds(365 * 24 * 60 * 60),
             max_bytes: 256 * 1024 * 1024,
             queue_max: 10_000,
+            wait_max: Millis::seconds(1),
             flush_timeout: Millis::seconds(3),
         }
     }

@@ -177,9 +177,10 @@ pub async fn close_gives_back_what_was_not_taken(case: Case) {
     let case = case.with_stream().await;
     let spec = case.queue_spec();
     let mut leaving = case.queue(spec.clone()).await;
-    let sent = match spec.manner.push {
-        true => Some(case.ground.pushed(&spec.durable, 10).await),
-        false => None,
+    let sent = if spec.manner.push {
+        Some(case.ground.pushed(&spec.durable, 10).await)
+    } else {
+        None
     };
     case.publish_many("work.x", 10).await;
     let taken = next(&mut *leaving).await;

@@ -158,6 +158,9 @@ pub trait Audit: Send + Sync + 'static {
     /// Takes a record to be stored beside all work; it waits for nothing.
     fn audit(&self, record: AuditRecord);
 
+    /// Waits until the records that were taken so far are stored: for a bounded time, and not while the broker stores none.
+    async fn audit_stored(&self);
+
     /// Stored records, the newest first.
     ///
     /// # Errors
