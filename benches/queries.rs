@@ -246,10 +246,12 @@ async fn slow_readers(rig: &Rig) {
     ended.store(true, Ordering::Relaxed);
     let read: usize = readers.into_iter().map(|reader| reader.join().unwrap()).sum();
     println!(
-        "{SLOW_READERS} slow readers, {} MB in all: memory {} MB before, {} MB at most",
+        "{SLOW_READERS} slow readers, {} MB in all: memory {} MB before, {} MB at most; its own {} MB before, {} MB at most",
         read / 1_000_000,
-        before / 1_000_000,
-        most / 1_000_000
+        before.all / 1_000_000,
+        most.all / 1_000_000,
+        before.own / 1_000_000,
+        most.own / 1_000_000
     );
 }
 
@@ -276,12 +278,33 @@ fn read_slowly(address: SocketAddr, ended: &AtomicBool) -> usize {
 }
 
 /// The resident memory of the runner, in bytes.
-fn resident(rig: &Rig) -> u64 {
+#[derive(Debug, Clone, Copy)]
+struct Resident {
+    /// With the pages of mapped files, which the system takes back when it needs them.
+    all: u64,
+    /// What the runner has allocated.
+    own: u64,
+}
+
+impl Resident {
+    /// The higher of each.
+    fn max(self, other: Self) -> Self {
+        Self {
+            all: self.all.max(other.all),
+            own: self.own.max(other.own),
+        }
+    }
+}
+
+fn resident(rig: &Rig) -> Resident {
     let status = procfs::process::Process::new(rig.pid())
         .unwrap()
         .status()
         .unwrap();
-    status.vmrss.unwrap() * 1_024
+    Resident {
+        all: status.vmrss.unwrap() * 1_024,
+        own: status.rssanon.unwrap() * 1_024,
+    }
 }
 
 async fn restarts(rig: &mut Rig) {
