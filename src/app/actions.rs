@@ -23,6 +23,7 @@ use crate::kernel::record::Record;
 use crate::kernel::view::{InstanceView, LetterView};
 use crate::ports::control::{Action, Actions, ControlError, RefusedAction};
 use crate::storage::read::Found as Instance;
+use crate::storage::rows::EndedRow;
 
 /// Steps, timers and signals that are looked at for one answer, of each kind.
 const CANDIDATES_MAX: usize = 64;
@@ -53,6 +54,7 @@ pub(super) async fn actions(node: &Node, id: &InstanceId) -> Result<Actions, Con
             now,
             parent_over,
             event,
+            earlier: &reader.earlier(&owned)?,
         };
         let mut actions = trial.actions();
         if let Some((LetterView { id: Some(number), .. }, _)) = reader.kept(&owned)?.behind {
@@ -74,6 +76,8 @@ struct Trial<'t> {
     parent_over: bool,
     /// The event that has started it, if it has ended and may be begun again with that.
     event: Option<DomainEvent>,
+    /// What is kept of earlier generations of its key.
+    earlier: &'t [(u64, EndedRow)],
 }
 
 impl Trial<'_> {
@@ -320,7 +324,12 @@ impl Trial<'_> {
 
     fn refusal(&self, control: Control) -> Option<String> {
         let input = self.input(control);
-        answers::refusal(self.definition, self.found, &input, self.limits).map(|refusal| refusal.to_string())
+        let refusal = answers::refusal(self.definition, self.found, &input, self.limits);
+        let refusal = refusal.map(|refusal| refusal.to_string());
+        refusal.or_else(|| {
+            let parent_over = answers::deletion(self.found, &input)?;
+            answers::of_earlier(self.versions, self.found.record(), self.earlier, parent_over)
+        })
     }
 
     fn input(&self, control: Control) -> Input {

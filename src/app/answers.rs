@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use super::node::Node;
 use super::requests::mismatch;
-use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::{Awaited, SIGNAL_PREFIX, Step};
+use crate::kernel::definition::{Definition, DefinitionSet};
 use crate::kernel::ids::{ClusterId, InstanceId, Key, shard_of};
 use crate::kernel::input::{
     Control, Input, InputBody, Operation, OperationVerb, Origin, StuckDecision, Verdict,
@@ -19,12 +19,14 @@ use crate::kernel::limits::Limits;
 use crate::kernel::patch::{IgnoreReason, Outcome, Patch};
 use crate::kernel::record::{Phase, Record, StepState, StepStatus};
 use crate::kernel::transition::{
-    Context, Rejection, apply, delete_obstacle, deletes, may_be_cancelled, repeated, rerun_obstacle,
-    restart_obstacle,
+    Context, Rejection, apply, delete_obstacle, delete_obstacle_of_all, deletes, may_be_cancelled, repeated,
+    rerun_obstacle, restart_obstacle,
 };
 use crate::kernel::view::LetterView;
 use crate::ports::control::ControlError;
+use crate::storage::earlier::too_many;
 use crate::storage::read::Found as Instance;
+use crate::storage::rows::EndedRow;
 
 /// Whether the instance has applied this request before.
 ///
@@ -95,6 +97,14 @@ pub(super) async fn check_use(
             Some(definition) => refusal(definition, &found, &input, &limits),
             None => of_unloaded(&found, &input),
         };
+        let useless = match (useless, deletion(&found, &input)) {
+            (None, Some(parent_over)) => {
+                let earlier = reader.earlier(&input.instance)?;
+                let refusal = of_earlier(&in_force.sagas, found.record(), &earlier, parent_over);
+                refusal.map(|refusal| not_deleted(&input.instance, &refusal))
+            }
+            (useless, _) => useless,
+        };
         let behind = match useless {
             Some(_) => reader.kept(&input.instance)?.behind,
             None => None,
@@ -150,10 +160,35 @@ fn keeps(
     parent_over: bool,
 ) -> Option<ControlError> {
     let obstacle = delete_obstacle(definition, record, parent_over)?;
-    let key = &input.instance.key;
-    Some(ControlError::Conflict(format!(
-        "instance {key} is not deleted: {obstacle}"
-    )))
+    Some(not_deleted(&input.instance, &obstacle))
+}
+
+fn not_deleted(id: &InstanceId, obstacle: &str) -> ControlError {
+    ControlError::Conflict(format!("instance {} is not deleted: {obstacle}", id.key))
+}
+
+/// Whether the input deletes an instance that has ended, and what whoever asks has seen of its parent.
+pub(super) fn deletion(found: &Instance, input: &Input) -> Option<bool> {
+    match (found, &input.body) {
+        (Instance::Ended(_), InputBody::Control(Control::Operate(operation))) => deletes(operation),
+        _ => None,
+    }
+}
+
+/// Why an instance that has ended is not deleted with what is kept of earlier generations of its key, if that is so.
+pub(super) fn of_earlier(
+    versions: &DefinitionSet,
+    newest: &Record,
+    earlier: &[(u64, EndedRow)],
+    parent_over: bool,
+) -> Option<String> {
+    let obstacle = delete_obstacle_of_all(
+        |hash| versions.by_hash(hash).map(AsRef::as_ref),
+        newest,
+        earlier.iter().map(|(_, row)| &row.summary.record),
+        parent_over,
+    );
+    obstacle.or_else(|| too_many(earlier))
 }
 
 pub(super) fn not_loaded(id: &InstanceId) -> String {

@@ -192,3 +192,78 @@ async fn the_command_line_deletes_one_that_is_confirmed_and_a_job_all_that_have_
     assert_eq!(list["items"][0]["key"], "c-4", "{list}");
     assert_eq!(list["items"].as_array().map(Vec::len), Some(1));
 }
+
+/// Opens the door once more, after it has been closed.
+async fn reopen(rig: &Rig, key: &str, times: usize) -> String {
+    let data = json!({"door": key, "secret": "again"});
+    send(rig, "acme", &format!("{times}-open-{key}"), "Door.Opened", data).await;
+    let path = instance("acme", "door", key);
+    until(rig, &path, |view| {
+        view["generation"] == times && view["steps"][0]["status"] == "waiting"
+    })
+    .await;
+    path
+}
+
+async fn listed(rig: &Rig, filter: &str) -> usize {
+    let list = get(rig, &format!("/v1/tenants/acme/instances?saga=door&{filter}")).await;
+    list.json()["items"].as_array().map_or(0, Vec::len)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn earlier_generations_of_a_key_are_deleted_with_the_last_one_and_stay_while_it_runs() {
+    let mut rig = running().await;
+    let path = open(&rig, "g-1").await;
+    close(&rig, &path).await;
+    for times in 2..=3 {
+        reopen(&rig, "g-1", times).await;
+        close(&rig, &path).await;
+    }
+    let other = open(&rig, "g-2").await;
+    close(&rig, &other).await;
+    reopen(&rig, "g-1", 4).await;
+    assert_eq!(listed(&rig, "phase=completed").await, 4);
+    delete(&rig, &path, &why()).await.is_problem(409, "SR0503");
+    assert_eq!(listed(&rig, "phase=completed").await, 4);
+    close(&rig, &path).await;
+    rig.kill();
+    rig.start().await;
+    let answer = delete(&rig, &path, &why()).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(get(&rig, &path).await.status, 404);
+    assert_eq!(listed(&rig, "phase=completed").await, 1, "that of the other key");
+    let log = std::fs::read_to_string(rig.log()).expect("a log");
+    assert!(log.contains("\"earlier_generations\":3"), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_is_about_the_last_generation_of_a_key_and_leaves_one_that_the_filter_does_not_select() {
+    let rig = running().await;
+    let path = open(&rig, "j-1").await;
+    close(&rig, &path).await;
+    reopen(&rig, "j-1", 2).await;
+    let alone = open(&rig, "j-2").await;
+    close(&rig, &alone).await;
+    assert_eq!(listed(&rig, "phase=completed").await, 2);
+    for verb in ["kill", "delete"] {
+        let order = json!({"verb": verb, "filter": {"saga": "door", "phase": "completed"}, "reason": "r"});
+        let mut dry = order.clone();
+        dry["dry_run"] = json!(true);
+        let plan = post(&rig, "/v1/tenants/acme/jobs", dry.to_string()).await.json();
+        assert_eq!(plan["selected"], 1, "{plan}");
+        assert_eq!(plan["instances"][0]["key"], "j-2", "{plan}");
+        let started = post(&rig, "/v1/tenants/acme/jobs", order.to_string()).await;
+        assert_eq!(started.status, 202, "{started:?}");
+        let job = format!(
+            "/v1/tenants/acme/jobs/{}",
+            started.json()["id"].as_str().expect("an id")
+        );
+        let job = until(&rig, &job, |job| job["ended"].is_string()).await;
+        assert_eq!(job["selected"], 1, "{job}");
+        let view = get(&rig, &path).await.json();
+        assert_eq!(
+            (&view["phase"], &view["generation"]),
+            (&json!("running"), &json!(2))
+        );
+    }
+}

@@ -31,7 +31,7 @@ pub(super) fn of_verbs(tenancy: Tenancy) -> Vec<Endpoint> {
         rows.delete(
             &one(""),
             ADMIN,
-            "Delete an ended instance with its history",
+            "Delete an ended instance with its history, and what is kept of earlier generations of its key",
             verbs::delete,
         )
         .request()

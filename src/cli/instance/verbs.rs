@@ -25,7 +25,7 @@ pub enum Verb {
     Restart(RestartArguments),
     /// Delete an ended instance with its history before its time; asks for confirmation and --reason.
     #[command(
-        after_help = "The key stays used for as long as the instance would have been kept. An instance that runs, undoes something, has a \
+        after_help = "Earlier generations of the key are deleted with it. The key stays used for as long as the instance would have been kept. An instance that runs, undoes something, has a \
         call of unknown outcome, or whose parent has not ended, is not deleted. Needs the role admin.\n\nExample:\n  \
         saga-runner instance delete order o-1 --reason 'erasure request 4711' --yes --wait"
     )]

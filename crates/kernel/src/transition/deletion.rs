@@ -6,6 +6,7 @@
 use saga_runner_language::definition::Definition;
 
 use super::rerun;
+use crate::ids::DefinitionHash;
 use crate::input::{Operation, OperationVerb};
 use crate::ledger::LedgerStatus;
 use crate::patch::{IgnoreReason, Note, Patch};
@@ -42,10 +43,27 @@ pub fn delete_obstacle(
         .filter(|parent| parent.waits || parent.undoable)?;
     (!parent_over).then(|| {
         format!(
-            "instance {} of saga {} has started it, and may still undo it or ask for its outcome: it has not ended, or its shard \
-             is not open in the process that was asked",
+            "instance {} of saga {} has started it, and may still undo it or ask for its outcome, or what has started another \
+             generation of its key may: it has not ended, or its shard is not open in the process that was asked",
             parent.key, parent.saga
         )
+    })
+}
+
+/// Why an instance may not be deleted with what is kept of earlier generations of its key, if that is so: [`delete_obstacle`] of
+/// each. `parent_over`: whoever asks has seen that the instances that have started them have ended, or are gone.
+#[must_use]
+pub fn delete_obstacle_of_all<'r, 'd>(
+    definition: impl Fn(&DefinitionHash) -> Option<&'d Definition>,
+    newest: &Record,
+    earlier: impl IntoIterator<Item = &'r Record>,
+    parent_over: bool,
+) -> Option<String> {
+    delete_obstacle(definition(&newest.definition), newest, parent_over).or_else(|| {
+        earlier.into_iter().find_map(|record| {
+            let obstacle = delete_obstacle(definition(&record.definition), record, parent_over)?;
+            Some(format!("generation {} of its key: {obstacle}", record.generation))
+        })
     })
 }
 
@@ -88,5 +106,49 @@ pub(super) fn refuse(definition: &Definition, record: &Record) -> Patch {
     Patch {
         notes: vec![Note::Refused { message }],
         ..Patch::ignored(IgnoreReason::Refused)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{CommandId, Key, SagaName, TimeMs};
+    use crate::record::{Parent, Phase};
+
+    fn ended(generation: u32, parent: Option<&str>) -> Record {
+        let parent = parent.map(|key| Parent {
+            saga: SagaName::parse("trip").expect("legal"),
+            key: Key::parse(key).expect("legal"),
+            command: CommandId(uuid::Uuid::from_u128(12)),
+            depth: 1,
+            waits: true,
+            undoable: false,
+            answered: true,
+            undo: None,
+        });
+        Record {
+            phase: Phase::Completed,
+            parent: parent.map(Box::new),
+            ..Record::opened(generation, DefinitionHash([7; 32]), "e-1", TimeMs(1))
+        }
+    }
+
+    fn obstacle(newest: &Record, earlier: &[Record], parent_over: bool) -> Option<String> {
+        delete_obstacle_of_all(|_| None, newest, earlier, parent_over)
+    }
+
+    #[test]
+    fn an_earlier_generation_whose_parent_runs_keeps_the_last_one() {
+        let earlier = [ended(1, Some("t-1")), ended(2, None)];
+        let newest = ended(3, None);
+        let told = obstacle(&newest, &earlier, false).expect("its parent runs");
+        assert!(
+            told.starts_with("generation 1 of its key: instance t-1 of saga trip has started it"),
+            "{told}"
+        );
+        assert_eq!(obstacle(&newest, &earlier, true), None);
+        assert_eq!(obstacle(&newest, &earlier[1..], false), None);
+        let told = obstacle(&ended(3, Some("t-3")), &earlier, false).expect("its own parent runs");
+        assert!(told.starts_with("instance t-3"), "{told}");
     }
 }

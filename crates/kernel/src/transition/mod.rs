@@ -69,7 +69,7 @@ mod waits;
 #[cfg(test)]
 mod tests;
 
-pub use deletion::{delete_obstacle, deletes};
+pub use deletion::{delete_obstacle, delete_obstacle_of_all, deletes};
 pub use generations::{Last, apply_ended, reaches_ended};
 pub use operations::{backing_off, may_be_cancelled};
 pub use parents::refusal;

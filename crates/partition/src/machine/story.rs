@@ -37,7 +37,7 @@ enum Line {
     Decided(Box<Decided>),
     Trouble(Box<Trouble>),
     Unreadable(Box<UnreadableLine>),
-    Deleted(Box<(InstanceId, DeletedRow)>),
+    Deleted(Box<(InstanceId, DeletedRow, usize)>),
 }
 
 /// A message that cannot be read.
@@ -230,8 +230,8 @@ impl Story {
     }
 
     /// An operator has deleted an instance. Each has a line: nothing else tells of it for long.
-    pub fn deleted(&mut self, instance: &InstanceId, deleted: &DeletedRow) {
-        let line = Box::new((instance.clone(), deleted.clone()));
+    pub fn deleted(&mut self, instance: &InstanceId, deleted: &DeletedRow, earlier: usize) {
+        let line = Box::new((instance.clone(), deleted.clone(), earlier));
         self.lines.push(Line::Deleted(line));
     }
 
@@ -267,7 +267,7 @@ impl Story {
                 Line::Decided(decided) => decided.tell(shard),
                 Line::Trouble(trouble) => trouble.tell(shard),
                 Line::Deleted(line) => {
-                    let (instance, deleted) = line.as_ref();
+                    let (instance, deleted, earlier) = line.as_ref();
                     tracing::info!(
                         target: AUDIT,
                         shard,
@@ -275,6 +275,7 @@ impl Story {
                         saga = instance.saga.as_str(),
                         key = instance.key.as_str(),
                         generation = deleted.known.generation,
+                        earlier_generations = earlier,
                         phase = deleted.known.phase.as_str(),
                         by = deleted.by,
                         reason = deleted.reason,

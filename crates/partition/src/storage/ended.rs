@@ -127,6 +127,12 @@ impl Batch<'_> {
             phase: last.phase,
             start: last.start,
         };
+        if last.generation > 1
+            && let Some(before) = self.tombstone(&row.instance)?
+            && before.generation < last.generation
+        {
+            self.note_earlier(&row.instance, before.summary)?;
+        }
         self.put_tombstone(&row.instance, &tombstone)?;
         // What was remembered of the generation before goes with its tombstone.
         self.view.delete(DELETED, &keys::instance(&row.instance))?;
@@ -257,6 +263,7 @@ impl Batch<'_> {
         for (number, row) in doomed {
             let record = &row.summary.record;
             self.forget_history(record.last_history)?;
+            self.forget_earlier(&row.instance, number)?;
             self.delete_ended(number, row.until)?;
             if let Some(listing) = &record.listing {
                 self.delist(&row.instance, listing, &mut forgotten.statuses)?;

@@ -209,7 +209,7 @@ pub const PARKED: u64 = 0;
 
 /// `instance, number`
 #[must_use]
-pub fn inbox(id: &InstanceId, number: u64) -> Vec<u8> {
+pub fn numbered(id: &InstanceId, number: u64) -> Vec<u8> {
     let mut key = instance(id);
     key.extend_from_slice(&number.to_be_bytes());
     key
@@ -260,7 +260,7 @@ mod tests {
         ) {
             let (a, b) = (id(&a.0, &a.1, &a.2), id(&b.0, &b.1, &b.2));
             prop_assert_eq!(instance(&a).cmp(&instance(&b)), a.cmp(&b));
-            let bytes = inbox(&a, 7);
+            let bytes = numbered(&a, 7);
             let mut rest = bytes.as_slice();
             prop_assert_eq!(read_instance(&mut rest), Some(a));
             prop_assert_eq!(read_number(rest), Some(7));

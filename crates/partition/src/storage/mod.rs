@@ -9,6 +9,7 @@ pub mod by_key;
 mod captured;
 mod deleted;
 mod due;
+pub mod earlier;
 mod ended;
 mod error;
 mod held;

@@ -23,6 +23,7 @@ pub const NAMES: &[&str] = &[
     "statuses",
     "deleted",
     "inputs",
+    "earlier",
 ];
 
 /// tenant, saga, key → record. The one scattered row of a transition.
@@ -64,3 +65,5 @@ pub const STATUSES: TableIndex = 16;
 pub const DELETED: TableIndex = 17;
 /// log sequence → the input that the history row there is about, compressed. Appended.
 pub const INPUTS: TableIndex = 18;
+/// tenant, saga, key, log sequence → nothing: the ended instance there is of a generation before the one of the tombstone.
+pub const EARLIER: TableIndex = 19;

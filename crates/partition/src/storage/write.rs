@@ -148,11 +148,11 @@ impl<'t> Batch<'t> {
 
     /// Puts an encoded [`InboxRow`].
     pub fn put_inbox(&self, id: &InstanceId, number: u64, row: Vec<u8>) -> Result<(), StorageError> {
-        self.view.put(INBOX, &keys::inbox(id, number), row)
+        self.view.put(INBOX, &keys::numbered(id, number), row)
     }
 
     pub fn delete_inbox(&self, id: &InstanceId, number: u64) -> Result<(), StorageError> {
-        self.view.delete(INBOX, &keys::inbox(id, number)).map(drop)
+        self.view.delete(INBOX, &keys::numbered(id, number)).map(drop)
     }
 
     /// What waits for an instance, oldest first, with its encoded size in bytes.
@@ -160,7 +160,7 @@ impl<'t> Batch<'t> {
         let prefix = keys::instance(id);
         let mut waiting = Vec::new();
         self.view
-            .scan(INBOX, &keys::inbox(id, keys::PARKED + 1), &mut |key, value| {
+            .scan(INBOX, &keys::numbered(id, keys::PARKED + 1), &mut |key, value| {
                 let Some(number) = key.strip_prefix(prefix.as_slice()).and_then(keys::read_number) else {
                     return Ok(false);
                 };
@@ -172,7 +172,7 @@ impl<'t> Batch<'t> {
 
     /// Marks an instance as blocked behind a dead letter, or as blocked no more.
     pub fn put_blocked(&self, id: &InstanceId, dead_letter: Option<u64>) -> Result<(), StorageError> {
-        let key = keys::inbox(id, keys::PARKED);
+        let key = keys::numbered(id, keys::PARKED);
         match dead_letter {
             Some(dead_letter) => self.view.put(INBOX, &key, encode(&BlockedRow { dead_letter })),
             None => self.view.delete(INBOX, &key).map(drop),
@@ -235,7 +235,7 @@ impl<'t> Batch<'t> {
         };
         match self
             .view
-            .get(INBOX, &keys::inbox(&input.instance, keys::PARKED))?
+            .get(INBOX, &keys::numbered(&input.instance, keys::PARKED))?
         {
             Some(bytes) => {
                 let blocked: BlockedRow = decode(&bytes, "a blocked instance")?;

@@ -14,8 +14,8 @@ use crate::kernel::ids::TenantId;
 use saga_runner_partition::machine::Keep;
 pub use saga_runner_partition::machine::TenantKeep;
 pub use saga_runner_partition::storage::{
-    Batch, Decided, DecidedRow, HeldRow, Outdated, Reader, StorageError, WriteSet, backup, by_key, keys,
-    listed, read, rows, tables, write,
+    Batch, Decided, DecidedRow, HeldRow, Outdated, Reader, StorageError, WriteSet, backup, by_key, earlier,
+    keys, listed, read, rows, tables, write,
 };
 pub use store::{OpenOptions, Ownership, Store};
 

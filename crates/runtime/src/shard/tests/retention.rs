@@ -246,6 +246,73 @@ async fn a_deleted_instance_is_gone_and_no_late_duplicate_begins_it_again() {
     shard.stop().await;
 }
 
+/// A shard of a saga whose keys are used again, and a key of it with so many ended generations.
+async fn generations(world: &mut World, count: u64) -> Shard {
+    let again = LIST.replacen("start: List.Opened\n", "start: List.Opened\nreuse: always\n", 1);
+    world.definitions = set_of(vec![compile(&again)]);
+    let shard = world.start();
+    for number in 0..count {
+        live_and_end(&shard, &list("a"), 2 * number + 1).await;
+    }
+    shard.until_idle().await;
+    let last = shard.ended(&list("a")).expect("it has ended");
+    assert_eq!(u64::from(last.generation), count);
+    shard
+}
+
+fn earlier(shard: &Shard) -> Vec<u32> {
+    let rows = shard.handle.reader.earlier(&list("a")).unwrap();
+    let generations = rows.iter().map(|(_, row)| row.summary.record.generation);
+    generations.collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn earlier_generations_are_deleted_with_the_last_one_over_a_restart() {
+    let mut world = World::new();
+    let shard = generations(&mut world, 3).await;
+    shard.stop().await;
+    let shard = world.start();
+    assert_eq!(earlier(&shard), [1, 2]);
+    let rows = shard.handle.reader.earlier(&list("a")).unwrap();
+    let lasts = rows.iter().map(|(_, row)| row.summary.record.last_history);
+    let lasts: Vec<Option<u64>> = lasts.collect();
+    let left = |last| shard.handle.reader.history(last, 10).unwrap().len();
+    assert_eq!(lasts.iter().copied().map(left).collect::<Vec<_>>(), [2, 2]);
+    shard.deliver(CONTROLS, 1, vec![delete(list("a"), 1, true)]).await;
+    shard.until_idle().await;
+    assert!(shard.ended(&list("a")).is_none());
+    assert_eq!(earlier(&shard), [0_u32; 0]);
+    let left = lasts.into_iter().map(left);
+    assert_eq!(left.collect::<Vec<_>>(), [0, 0], "rows of the history");
+    shard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn earlier_generations_whose_time_is_over_are_found_no_more() {
+    let mut world = World::new();
+    keep(&mut world, "t1", for_hours(1));
+    let shard = generations(&mut world, 3).await;
+    pass(&world, &shard, 2 * HOUR, 7).await;
+    assert!(shard.ended(&list("a")).is_none());
+    assert_eq!(earlier(&shard), [0_u32; 0]);
+    shard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn earlier_generations_go_when_the_archive_has_them() {
+    let mut world = archiving();
+    let shard = generations(&mut world, 2).await;
+    shard.deliver(CONTROLS, 1, vec![delete(list("a"), 1, true)]).await;
+    shard.until_idle().await;
+    assert_eq!(earlier(&shard), [1], "the archive has none of them");
+    let numbers = due(&world, &shard);
+    assert_eq!(numbers.len(), 2);
+    archived(&shard, numbers).await;
+    assert_eq!(earlier(&shard), [0_u32; 0]);
+    assert!(shard.ended(&list("a")).is_none());
+    shard.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn the_key_of_a_deleted_instance_is_free_when_it_would_have_been() {
     let mut world = World::new();
@@ -301,6 +368,37 @@ async fn an_instance_that_runs_or_may_have_to_be_undone_is_not_deleted() {
     assert!(
         shard.ended(&pay("p")).is_some(),
         "a success may still come, and is to be undone"
+    );
+    shard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn an_earlier_generation_that_must_stay_keeps_the_others_of_its_key() {
+    let mut world = World::new();
+    let again = PAY.replacen("start: Pay.Opened\n", "start: Pay.Opened\nreuse: always\n", 1);
+    world.definitions = set_of(vec![compile(&again)]);
+    let shard = world.start();
+    shard.deliver(EVENTS, 1, vec![pay_opened("p", 1)]).await;
+    shard.until_idle().await;
+    let command = shard.outbox().await[0].1.command_id;
+    let unknown = WorkOutcome::TimedOut {
+        message: String::new(),
+        class: crate::kernel::input::UnknownClass::Timeout,
+    };
+    shard.verdict(pay("p"), command, unknown).await;
+    shard.deliver(EVENTS, 2, vec![pay_opened("p", 2)]).await;
+    shard.until_idle().await;
+    let item = shard.outbox().await.remove(0).1;
+    let paid = vec![result(&item, 1, &json!({"receipt": "r"}))];
+    shard.deliver(RESULTS, 1, paid).await;
+    shard.until_idle().await;
+    let last = shard.ended(&pay("p")).expect("it has ended");
+    assert_eq!((last.generation, last.phase), (2, Phase::Completed));
+    shard.deliver(CONTROLS, 1, vec![delete(pay("p"), 1, true)]).await;
+    shard.until_idle().await;
+    assert!(
+        shard.ended(&pay("p")).is_some(),
+        "a success of the first may still come"
     );
     shard.stop().await;
 }
