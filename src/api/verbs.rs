@@ -15,7 +15,7 @@ use super::instances::{body_of, control_request, decide, sized};
 use super::problem::Problem;
 use super::requests::WaitParameters;
 use crate::kernel::envelope::ControlVerb;
-use crate::ports::control::InstanceMigrationRequest;
+use crate::ports::control::{Destination, InstanceMigrationRequest};
 
 /// `{"by": ..., "reason": ..., "request_id": ...}`
 #[derive(Debug, Default, Deserialize)]
@@ -36,17 +36,26 @@ struct TryNowRequest {
     request_id: Option<String>,
 }
 
-/// `{"to": ..., "dry_run": ..., "by": ..., "reason": ...}`
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// `{"to": ..., "dry_run": ..., "by": ..., "reason": ...}`, or `"undo": true` in place of `to`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 struct MigrateRequest {
-    to: String,
-    #[serde(default)]
+    to: Option<String>,
+    undo: bool,
     dry_run: bool,
-    #[serde(default)]
     by: String,
-    #[serde(default)]
     reason: String,
+}
+
+impl MigrateRequest {
+    fn destination(&self) -> Result<Destination, Problem> {
+        match (&self.to, self.undo) {
+            (Some(hash), false) => Ok(Destination::Version(hash.clone())),
+            (None, true) => Ok(Destination::Before),
+            (Some(_), true) => Err(Problem::invalid("`to` and `undo` exclude each other").of("body", "undo")),
+            (None, false) => Err(Problem::invalid("`migrate` needs `to`, or `undo`").of("body", "to")),
+        }
+    }
 }
 
 /// Keeps the inputs of an instance until it is resumed.
@@ -135,7 +144,8 @@ pub async fn cancel_timer(
     operate(&state, &names, wait, body, ControlVerb::CancelTimer { timer }).await
 }
 
-/// Brings an instance over to another version of its saga, which needs a reason; or tells with `dry_run` what would happen to it.
+/// Brings an instance over to another version of its saga, or back to the one that it came from, which needs a reason; or tells with
+/// `dry_run` what would happen to it.
 pub async fn migrate(
     State(state): State<ApiState>,
     Path(names): Path<Names>,
@@ -143,13 +153,14 @@ pub async fn migrate(
 ) -> Result<Response, Problem> {
     let id = extract::instance(state.tenancy, &names)?;
     let request: MigrateRequest = body_of(&sized(body)?)?;
+    let destination = request.destination()?;
     let principal = auth::operator(request.by, request.reason);
     principal.check().map_err(Problem::invalid)?;
     if principal.reason.trim().is_empty() && !request.dry_run {
         return Err(Problem::invalid("`migrate` needs a `reason`").of("body", "reason"));
     }
     let asked = InstanceMigrationRequest {
-        to: request.to,
+        to: destination,
         dry_run: request.dry_run,
     };
     let answer = state.control.migrate_instance(&id, asked).await?;

@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use super::answers::{self, missing, not_loaded};
 use super::node::Node;
-use super::rehearsal::rehearse;
+use super::rehearsal::{Rehearsal, misfit};
 use super::{decisions, restart};
 use crate::kernel::definition::{Definition, DefinitionSet};
 use crate::kernel::ids::{InstanceId, TimeMs, shard_of};
@@ -63,6 +63,15 @@ pub(super) async fn actions(node: &Node, id: &InstanceId) -> Result<Actions, Con
         Ok(Ok(actions))
     });
     answer.await?
+}
+
+/// Which way an instance migrates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    /// To another version.
+    Forth,
+    /// To the one that it came from.
+    Back,
 }
 
 struct Trial<'t> {
@@ -263,8 +272,7 @@ impl Trial<'_> {
                 actions.more = true;
                 return;
             }
-            let rehearsed = rehearse((from, to), (self.id, record), self.limits, self.now);
-            if rehearsed.is_ok() {
+            if self.may_migrate(record, to, Direction::Forth) {
                 actions.possible.push(Action {
                     action: "migrate",
                     to: Some(to.hash.to_string()),
@@ -273,6 +281,29 @@ impl Trial<'_> {
                 });
             }
         }
+        let before = record.left.as_ref().map(|left| left.definition);
+        let before = before.and_then(|hash| self.versions.by_hash(&hash));
+        if before.is_some_and(|to| self.may_migrate(record, to, Direction::Back)) {
+            actions.possible.push(Action {
+                action: "migrate",
+                undo: true,
+                needs_reason: true,
+                ..Action::default()
+            });
+        }
+    }
+
+    fn may_migrate(&self, record: &Record, to: &Definition, direction: Direction) -> bool {
+        let (from, back) = (self.definition, direction == Direction::Back);
+        let rehearsal = Rehearsal {
+            from,
+            to,
+            back,
+            misfits: &misfit(from, to, back),
+            limits: self.limits,
+            now: self.now,
+        };
+        rehearsal.of(self.id, record).is_ok()
     }
 
     /// A decision about a step, with what it may state as the outcome, if there is one that would be applied.

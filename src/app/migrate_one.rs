@@ -5,11 +5,11 @@ use super::answers::not_loaded;
 use super::instances::no_instance;
 use super::migration;
 use super::node::Node;
-use super::rehearsal::rehearse;
+use super::rehearsal::{Rehearsal, misfit};
 use super::versions;
-use crate::kernel::ids::InstanceId;
+use crate::kernel::ids::{DefinitionHash, InstanceId};
 use crate::kernel::record::Record;
-use crate::ports::control::{ControlError, InstanceMigration, InstanceMigrationRequest};
+use crate::ports::control::{ControlError, Destination, InstanceMigration, InstanceMigrationRequest};
 use crate::storage::read::Found;
 use crate::storage::rows::HistoryOutcome;
 
@@ -18,7 +18,7 @@ const HISTORY_ROWS: usize = 64;
 
 /// # Errors
 /// [`ControlError::NotFound`] without the instance or the version, [`ControlError::Invalid`] for a version of another saga,
-/// [`ControlError::Conflict`] for an instance that has ended or is at the version.
+/// [`ControlError::Conflict`] for an instance that has ended, is at the version, or came from none.
 pub(super) async fn migrate(
     node: &Node,
     id: &InstanceId,
@@ -27,7 +27,11 @@ pub(super) async fn migrate(
     let shard = node.shard(id).await?;
     let reader = shard.reader.clone();
     let record = live(node, id).await?;
-    let to = versions::named(node, &request.to).await?;
+    let back = request.to == Destination::Before;
+    let to = match &request.to {
+        Destination::Version(hash) => versions::named(node, hash).await?,
+        Destination::Before => came_from(id, &record)?,
+    };
     // One at a time, and none while the definitions change.
     let _alone = node.reloading.lock().await;
     let in_force = node.catalog.now();
@@ -58,7 +62,15 @@ pub(super) async fn migrate(
         return Err(ControlError::Conflict(not_loaded(id)));
     };
     let limits = &node.manifest.limits;
-    match rehearse((from, version), (id, &record), limits, node.clock.now()) {
+    let rehearsal = Rehearsal {
+        from,
+        to: version,
+        back,
+        misfits: &misfit(from, version, back),
+        limits,
+        now: node.clock.now(),
+    };
+    match rehearsal.of(id, &record) {
         Ok(starts) => answer.starts = starts,
         Err(problems) => answer.problems = problems,
     }
@@ -66,7 +78,6 @@ pub(super) async fn migrate(
         return Ok(answer);
     }
     let input = migration::request_id(node, to);
-    let back = false;
     migration::ask(&shard, id, to, back, input.clone()).await?;
     migration::flush(&shard).await?;
     let owned = id.clone();
@@ -85,6 +96,17 @@ pub(super) async fn migrate(
         id.key
     );
     Err(ControlError::Conflict(message))
+}
+
+/// The version that an instance has left by a migration.
+fn came_from(id: &InstanceId, record: &Record) -> Result<DefinitionHash, ControlError> {
+    let left = record.left.as_ref().map(|left| left.definition);
+    left.ok_or_else(|| {
+        ControlError::Conflict(format!(
+            "instance {} began under its version {}: there is none to go back to",
+            id.key, record.definition
+        ))
+    })
 }
 
 /// The record of an instance that may migrate.

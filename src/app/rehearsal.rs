@@ -67,25 +67,6 @@ impl Rehearsal<'_> {
     }
 }
 
-/// The same for one instance that is to come to another version, not back to one.
-pub(super) fn rehearse(
-    (from, to): (&Definition, &Definition),
-    (id, record): (&InstanceId, &Record),
-    limits: &Limits,
-    now: TimeMs,
-) -> Result<Vec<String>, Vec<Problem>> {
-    let back = false;
-    let rehearsal = Rehearsal {
-        from,
-        to,
-        back,
-        misfits: &misfit(from, to, back),
-        limits,
-        now,
-    };
-    rehearsal.of(id, record)
-}
-
 /// What does not fit between the schemas of two versions.
 pub(super) fn misfit(from: &Definition, to: &Definition, back: bool) -> Vec<Problem> {
     misfits(from, to, back).into_iter().map(problem).collect()

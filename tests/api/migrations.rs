@@ -130,6 +130,42 @@ async fn one_instance_comes_to_another_version_and_no_other_does() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_instance_goes_back_to_the_version_that_it_came_from_and_no_other_does() {
+    let (rig, [first, ..]) = running(&["d-1", "d-2"]).await;
+    let second = activate(&rig, &DEAL.replace("30d", "40d")).await;
+    for key in ["d-1", "d-2"] {
+        let answer = migrate(&rig, &instance("acme", "deal", key), json!({"to": second})).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+    let path = instance("acme", "deal", "d-1");
+    let listed = get(&rig, &format!("{path}/actions")).await.json();
+    let back = json!({"action": "migrate", "undo": true, "needs_reason": true});
+    assert!(
+        listed["possible"]
+            .as_array()
+            .is_some_and(|all| all.contains(&back)),
+        "{listed}"
+    );
+    let told = cli(&rig, &["instance", "actions", "deal", "d-1", "--tenant", "acme"]).await;
+    let line = told.lines().find(|line| line.contains("--undo")).expect("listed");
+    let (_, command) = line.split_once("saga-runner ").expect("a command");
+    let command: Vec<&str> = command.split_whitespace().collect();
+    let printed = cli(&rig, &command).await;
+    assert!(printed.contains(&first), "{printed}");
+    let view = get(&rig, &path).await.json();
+    assert_eq!(view["definition"], first.as_str(), "{view}");
+    let other = get(&rig, &instance("acme", "deal", "d-2")).await.json();
+    assert_eq!(other["definition"], second.as_str(), "{other}");
+    // There is nothing to go back to now.
+    migrate(&rig, &path, json!({"undo": true}))
+        .await
+        .is_problem(409, "SR0503");
+    let answer = post(&rig, &format!("{path}/signals/sign"), "{}").await;
+    assert_eq!(answer.status, 202, "{answer:?}");
+    until(&rig, &path, |view| view["phase"] == "completed").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_migration_that_cannot_be_is_refused_with_the_reasons_and_changes_nothing() {
     let (rig, [first, second, misfit]) = running(&["d-1", "d-2"]).await;
     let path = instance("acme", "deal", "d-1");
@@ -150,6 +186,7 @@ async fn a_migration_that_cannot_be_is_refused_with_the_reasons_and_changes_noth
         (json!({"to": "12"}), 400, "SR0501"),
         (json!({}), 400, "SR0501"),
         (json!({"to": second, "undo": true}), 400, "SR0501"),
+        (json!({"undo": true}), 409, "SR0503"),
         (json!({"to": second, "reason": "x".repeat(2_000)}), 400, "SR0501"),
         (json!({"to": second, "reason": " "}), 400, "SR0501"),
     ] {

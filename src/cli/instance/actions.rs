@@ -82,6 +82,9 @@ fn row(name: &NameArguments, action: &Value) -> Value {
     if let Some(to) = action["to"].as_str() {
         command.extend([" --to ", &quoted(to)]);
     }
+    if action["undo"] == true {
+        command.push_str(" --undo");
+    }
     if let Some(tenant) = name.common.tenant.named() {
         command.extend([" --tenant ", &quoted(tenant)]);
     }

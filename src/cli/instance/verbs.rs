@@ -36,11 +36,12 @@ pub enum Verb {
     FireTimer(TimerArguments),
     /// Cancel a timer of an instance.
     CancelTimer(TimerArguments),
-    /// Migrate one instance to another version of its saga; needs --reason.
+    /// Migrate one instance to another version of its saga, or back; needs --reason.
     #[command(
         after_help = "An instance in which something has no place in the version stays as it is: exit code 5, with the reasons.\n\nExamples:\n  \
         saga-runner instance migrate order o-1 --to 3f9a2c --dry-run\n  \
-        saga-runner instance migrate order o-1 --to 3f9a2c --reason 'ticket 4711'\n\n\
+        saga-runner instance migrate order o-1 --to 3f9a2c --reason 'ticket 4711'\n  \
+        saga-runner instance migrate order o-1 --undo --reason 'ticket 4712'\n\n\
         `saga-runner definition list` shows the versions. `definition migrate` and `job start migrate` are for many instances."
     )]
     Migrate(MigrateArguments),
@@ -181,8 +182,11 @@ pub struct TryNowArguments {
 #[derive(Debug, Args)]
 pub struct MigrateArguments {
     /// The first digits of the hash of the version, at least 6.
-    #[arg(long, value_name = "HASH")]
-    to: String,
+    #[arg(long, value_name = "HASH", required_unless_present = "undo")]
+    to: Option<String>,
+    /// Go back to the version that it came from by a migration, as `migrate.undo` of its version says.
+    #[arg(long, conflicts_with = "to")]
+    undo: bool,
     /// Change nothing: say what would start at once, or why it cannot be migrated.
     #[arg(long)]
     dry_run: bool,
@@ -266,6 +270,7 @@ fn migrate(arguments: &MigrateArguments) -> Result<(), Failure> {
     let path = format!("{}/migrate", name.path(&client)?);
     let body = json!({
         "to": arguments.to,
+        "undo": arguments.undo,
         "dry_run": arguments.dry_run,
         "by": arguments.by,
         "reason": arguments.reason.as_deref().unwrap_or_default(),

@@ -36,6 +36,9 @@ pub struct Action {
     /// The version to migrate to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
+    /// It migrates back to the version that the instance came from: `"undo": true`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub undo: bool,
     /// What it may say as `as`, of which it needs one: `done`, `not_done`.
     #[serde(rename = "as", skip_serializing_if = "Vec::is_empty")]
     pub outcomes: Vec<&'static str>,

@@ -48,8 +48,8 @@ pub use shards::{
     AcceptReport, AcceptRequest, AcceptVerb, AcceptedView, Backup, Sequences, ShardControl, ShardView,
 };
 pub use versions::{
-    DefinitionDetail, DefinitionView, InstanceMigration, InstanceMigrationRequest, MigrationReport,
-    MigrationRequest, Problem, Refusal, Versions,
+    DefinitionDetail, DefinitionView, Destination, InstanceMigration, InstanceMigrationRequest,
+    MigrationReport, MigrationRequest, Problem, Refusal, Versions,
 };
 
 use serde::Serialize;

@@ -21,11 +21,11 @@ pub trait Versions: Send + Sync + 'static {
     /// back from it; or tells what would become of them. The report may come before the end.
     async fn migrate(&self, hash: &str, request: MigrationRequest) -> Result<MigrationReport, ControlError>;
 
-    /// Brings one instance over to a version of its saga, named by the first digits of its hash; or tells what would happen to it.
+    /// Brings one instance over to a version of its saga, or back to the one that it came from; or tells what would happen to it.
     ///
     /// # Errors
     /// [`ControlError::NotFound`] without the instance or the version, [`ControlError::Invalid`] for a version of another saga,
-    /// [`ControlError::Conflict`] for an instance that has ended or is at the version.
+    /// [`ControlError::Conflict`] for an instance that has ended, is at the version, or came from none.
     async fn migrate_instance(
         &self,
         id: &InstanceId,
@@ -46,12 +46,20 @@ pub struct MigrationRequest {
 }
 
 /// What is to be done about one instance.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstanceMigrationRequest {
-    /// First digits of the hash of the version.
-    pub to: String,
+    pub to: Destination,
     /// Change nothing.
     pub dry_run: bool,
+}
+
+/// The version to which one instance is to come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Destination {
+    /// The one whose hash begins with these digits.
+    Version(String),
+    /// The one that it came from by a migration, by `migrate.undo`.
+    Before,
 }
 
 /// What happened to one instance, or would happen.
