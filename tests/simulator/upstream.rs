@@ -257,6 +257,10 @@ impl Provider for Calls {
         if fate == Fate::Unreachable {
             return CallOutcome::Failed(CallFailure::unreachable("transient", "unreachable"));
         }
+        // What is on its way ends with its process, whether another one lives on or none.
+        if self.process.is_dead() {
+            std::future::pending::<()>().await;
+        }
         let (at, receipt) = {
             let mut state = upstream.lock();
             // What was done once is never refused afterwards.
