@@ -125,6 +125,8 @@ impl Plan {
             )));
         };
         let standing = at(broker, name, row.sequence).await?;
+        // Where the message at the position has been removed meanwhile, or there was none, nothing says that it is the same stream.
+        let is_known_to_stand = standing.is_some() && row.stamp.is_some();
         let trouble = stream_trouble(&row, &state, standing);
         let halt = of_readers(node, running, shown, stream).await?;
         let found = with_halt(trouble.clone(), halt.clone()).ok_or_else(|| {
@@ -138,9 +140,10 @@ impl Plan {
         }
         let first = state.first_sequence;
         let (sequence, lost) = match (verb, &trouble) {
-            (_, None) => (row.sequence, None),
+            (AcceptVerb::Gap, None) => (row.sequence, None),
+            (AcceptVerb::Rebind, None) if is_known_to_stand => (row.sequence, None),
             (AcceptVerb::Gap, Some(_)) => (first - 1, Some(gap(row.sequence, first, halt.as_ref()))),
-            (AcceptVerb::Rebind, Some(_)) => (
+            (AcceptVerb::Rebind, _) => (
                 newest_that_stands(node, broker, shown, &row, &state, stream).await?,
                 None,
             ),

@@ -175,6 +175,24 @@ async fn a_runner_that_runs_reads_on_only_when_an_operator_says_so() {
     goes_on(&rig).await;
 }
 
+/// By the message at the position the runner would know the stream; without it nothing there is taken for read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_stands_in_the_place_of_lost_messages_is_read_although_the_one_at_the_position_was_removed() {
+    let (server, rig) = stands_still(false).await;
+    let client = async_nats::connect(server.url()).await.expect("connected");
+    let events = jetstream::new(client)
+        .get_stream(STREAMS[0])
+        .await
+        .expect("there");
+    // The orders o-1 to o-4 were read; n-0 to n-2 stand in the place of the last three.
+    assert!(events.delete_message(4).await.expect("deleted"));
+    rebind(&rig).await;
+    for id in ["o-1", "n-0", "n-1", "n-3", "n-39"] {
+        rig.wait_for("order", id, |view| view["phase"] == "completed")
+            .await;
+    }
+}
+
 /// Orders that wait for their upstream while the streams of the runner are deleted and created again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commands_are_published_again_into_streams_that_were_created_again() {
