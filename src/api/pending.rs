@@ -10,7 +10,7 @@ use super::ApiState;
 use super::extract::{self, Names, PageParameters, Parameters};
 use super::pages::{self, Source};
 use super::problem::Problem;
-use super::search::age_of;
+use super::search::{age_of, flag};
 use crate::kernel::duration::Millis;
 use crate::kernel::ids::SagaName;
 use crate::ports::control::{OutboxFilter, TimerFilter};
@@ -109,13 +109,4 @@ pub async fn outbox(
 fn saga(text: Option<String>) -> Result<Option<SagaName>, Problem> {
     let read = text.map(|saga| SagaName::parse(&saga)).transpose();
     read.map_err(|error| Problem::invalid(error.to_string()).of("query", "saga"))
-}
-
-fn flag(name: &str, text: Option<&str>) -> Result<Option<bool>, Problem> {
-    match text {
-        None => Ok(None),
-        Some("true") => Ok(Some(true)),
-        Some("false") => Ok(Some(false)),
-        Some(_) => Err(Problem::invalid(format!("{name} must be true or false")).of("query", name)),
-    }
 }

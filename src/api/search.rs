@@ -33,6 +33,7 @@ pub const LIST: &[&str] = &[
     "older_than",
     "idle_for",
     "where",
+    "last_generation",
 ];
 /// The query parameters that [`count`] knows.
 pub const COUNT: &[&str] = &["saga", "phase", "blocked_by", "waits_for", "error", "by"];
@@ -50,6 +51,7 @@ pub struct ListParameters {
     idle_for: Option<String>,
     #[serde(rename = "where")]
     condition: Option<String>,
+    last_generation: Option<String>,
     after: Option<String>,
     limit: Option<String>,
 }
@@ -68,6 +70,7 @@ pub struct FilterParameters {
     idle_for: Option<String>,
     #[serde(rename = "where")]
     condition: Option<String>,
+    last_generation: Option<String>,
 }
 
 impl FilterParameters {
@@ -97,6 +100,7 @@ impl FilterParameters {
             older_than: age("older_than", self.older_than)?,
             idle_for: age("idle_for", self.idle_for)?,
             condition: self.condition.map(|text| condition(&text)).transpose()?,
+            last_generation: flag("last_generation", self.last_generation.as_deref())?.unwrap_or(false),
             ..filter(statuses)?
         })
     }
@@ -130,6 +134,7 @@ pub async fn list(
         older_than: query.older_than,
         idle_for: query.idle_for,
         condition: query.condition,
+        last_generation: query.last_generation,
     };
     let filter = filter.filter()?;
     let page = PageParameters::new(query.after, query.limit).page()?;
@@ -202,6 +207,15 @@ fn several<T: Copy, const N: usize>(
 pub(super) fn age_of(parameter: &str, text: &str) -> Result<Millis, Problem> {
     Millis::parse(text)
         .map_err(|wrong| Problem::invalid(format!("{parameter}: {wrong}")).of("query", parameter))
+}
+
+pub(super) fn flag(name: &str, text: Option<&str>) -> Result<Option<bool>, Problem> {
+    match text {
+        None => Ok(None),
+        Some("true") => Ok(Some(true)),
+        Some("false") => Ok(Some(false)),
+        Some(_) => Err(Problem::invalid(format!("{name} must be true or false")).of("query", name)),
+    }
 }
 
 fn condition(text: &str) -> Result<Arc<Expr>, Problem> {

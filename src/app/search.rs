@@ -35,6 +35,7 @@ pub(super) async fn search(
     {
         return Err(forged());
     }
+    let last_generation = filter.last_generation;
     let mut room = Room::of(node, &page);
     let (mut items, mut looked_at) = (Vec::new(), page.looked_at);
     let shards = running.shards.all();
@@ -64,8 +65,11 @@ pub(super) async fn search(
             })
             .await?;
         looked_at += found.looked_at;
-        let (count, mut goes_on_behind) = (found.items.len(), found.next);
-        for (at, entry) in (1..).zip(found.items) {
+        let mut goes_on_behind = found.next;
+        let is_asked_for = |entry: &Entry| entry.last_generation || !last_generation;
+        let entries: Vec<Entry> = found.items.into_iter().filter(is_asked_for).collect();
+        let count = entries.len();
+        for (at, entry) in (1..).zip(entries) {
             let place = entry.place.clone();
             let view = summary(entry);
             room.take(&view);
@@ -188,7 +192,11 @@ fn holds(condition: &Expr, limits: &Limits, id: &InstanceId, record: &Record) ->
 
 fn summary(entry: Entry) -> InstanceSummary {
     let Entry {
-        id, status, found, ..
+        id,
+        status,
+        found,
+        last_generation,
+        ..
     } = entry;
     let record = found.record();
     InstanceSummary {
@@ -200,6 +208,7 @@ fn summary(entry: Entry) -> InstanceSummary {
         error: status.error,
         failed_step: record.failure.as_ref().and_then(|failure| failure.step.clone()),
         generation: record.generation,
+        last_generation,
         started: rfc3339(record.started),
         updated: rfc3339(record.updated),
         ended: match &found {

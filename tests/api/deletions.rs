@@ -245,6 +245,9 @@ async fn a_job_is_about_the_last_generation_of_a_key_and_leaves_one_that_the_fil
     let alone = open(&rig, "j-2").await;
     close(&rig, &alone).await;
     assert_eq!(listed(&rig, "phase=completed").await, 2);
+    assert_eq!(listed(&rig, "phase=completed&last_generation=true").await, 1);
+    assert_eq!(listed(&rig, "key_prefix=j-1").await, 2);
+    assert_eq!(listed(&rig, "key_prefix=j-1&last_generation=true").await, 1);
     for verb in ["kill", "delete"] {
         let order = json!({"verb": verb, "filter": {"saga": "door", "phase": "completed"}, "reason": "r"});
         let mut dry = order.clone();

@@ -9,7 +9,7 @@ use crate::api::search::FilterParameters;
 use crate::app::cursors::{read_place, write_place};
 use crate::app::node::Node;
 use crate::app::search;
-use crate::kernel::ids::{InstanceId, Key, SagaName, TenantId, shard_of};
+use crate::kernel::ids::{Key, SagaName, TenantId, shard_of};
 use crate::ports::control::{
     ControlError, InstanceFilter, InstanceSummary, JobFilter, JobInstance, JobOrder, JobPlan, JobVerb,
     PageRequest,
@@ -28,40 +28,10 @@ fn filter_of(order: &JobOrder) -> Result<InstanceFilter, ControlError> {
     parameters.map_err(|problem| ControlError::Invalid(problem.detail))
 }
 
-/// Those of the instances of a list that a job is about: the last of each key, as a request to a key goes to that one whatever
-/// earlier generations were; and only what has ended is deleted.
-async fn meant(
-    node: &Node,
-    tenant: &TenantId,
-    order: &JobOrder,
-    items: Vec<InstanceSummary>,
-) -> Result<Vec<(InstanceId, InstanceSummary)>, ControlError> {
-    let mut looks = Vec::with_capacity(items.len());
-    for item in items {
-        let (Ok(saga), Ok(key)) = (SagaName::parse(&item.saga), Key::parse(&item.key)) else {
-            continue;
-        };
-        let tenant = tenant.clone();
-        let id = InstanceId { tenant, saga, key };
-        looks.push((node.shard(&id).await?.reader, id, item));
-    }
-    let is_deletion = order.verb == JobVerb::Delete;
-    let look = move || {
-        let mut meant = Vec::with_capacity(looks.len());
-        for (reader, id, item) in looks {
-            let is_meant = if item.ended.is_some() {
-                let last = reader.instance(&id)?;
-                last.is_some_and(|last| last.record().generation == item.generation)
-            } else {
-                !is_deletion
-            };
-            if is_meant {
-                meant.push((id, item));
-            }
-        }
-        Ok(meant)
-    };
-    node.read(look).await
+/// Whether an instance that the filter selects can be meant: a request to a key goes to its last generation, whatever earlier ones
+/// were; and only what has ended is deleted.
+fn is_meant(order: &JobOrder, item: &InstanceSummary) -> bool {
+    item.last_generation && (order.verb != JobVerb::Delete || item.ended.is_some())
 }
 
 /// Counts what a job would be about, and names the first.
@@ -90,7 +60,7 @@ pub(super) async fn plan(
         let page = PageRequest::new(after, PAGE);
         let found = search::search(node, tenant, filter.clone(), page).await?;
         plan.absent_shards = found.absent_shards;
-        for (_, item) in meant(node, tenant, order, found.items).await? {
+        for item in found.items.into_iter().filter(|item| is_meant(order, item)) {
             plan.selected += 1;
             if plan.instances.len() < SHOWN_MAX {
                 plan.instances.push(JobInstance {
@@ -130,11 +100,14 @@ impl Carried<'_> {
         let filter = filter_of(&self.record.order)?;
         let found = search::search(self.node, &self.record.tenant, filter, page).await?;
         let mut names = Vec::with_capacity(found.items.len());
-        for (id, _) in meant(self.node, &self.record.tenant, &self.record.order, found.items).await? {
-            let is_of_shard = shard_of(&id.tenant, &id.key, self.node.manifest.shards) == shard;
-            let name = (id.saga, id.key);
-            if is_of_shard && self.met.insert(name.clone()) {
-                names.push(name);
+        let order = &self.record.order;
+        for item in found.items.into_iter().filter(|item| is_meant(order, item)) {
+            let (Ok(saga), Ok(key)) = (SagaName::parse(&item.saga), Key::parse(&item.key)) else {
+                continue;
+            };
+            let is_of_shard = shard_of(&self.record.tenant, &key, self.node.manifest.shards) == shard;
+            if is_of_shard && self.met.insert((saga.clone(), key.clone())) {
+                names.push((saga, key));
             }
         }
         let most = u64::from(self.node.manifest.jobs.instances_max);

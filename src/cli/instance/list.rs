@@ -45,6 +45,9 @@ struct RecordArguments {
     /// Only instances for which this expression over `state` and `key` is true.
     #[arg(long = "where", value_name = "CEL")]
     condition: Option<String>,
+    /// Only the last generation of each key: none that was retried or started again since. A job is always about these.
+    #[arg(long)]
+    last_generation: bool,
 }
 
 /// The instances of a job.
@@ -160,9 +163,13 @@ impl RecordArguments {
             ("idle_for", &self.idle_for),
             ("where", &self.condition),
         ];
-        named
+        let named = named
             .into_iter()
-            .filter_map(|(name, value)| Some((name, value.clone()?)))
+            .filter_map(|(name, value)| Some((name, value.clone()?)));
+        let last = self
+            .last_generation
+            .then(|| ("last_generation", "true".to_owned()));
+        named.chain(last)
     }
 }
 
@@ -174,6 +181,8 @@ const COLUMNS: &[Column] = &[
     Column::told("WAITS FOR", waits_for),
     Column::value("ERROR", "/error"),
     Column::value("STEP", "/failed_step").wide(),
+    Column::number("GENERATION", "/generation").wide(),
+    Column::value("LAST", "/last_generation").wide(),
     Column::time("STARTED", "/started"),
     Column::time("UPDATED", "/updated"),
     Column::time("ENDED", "/ended"),

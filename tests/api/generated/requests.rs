@@ -61,6 +61,7 @@ const VALUES: &[(&str, &[&str])] = &[
     ("blocked_by", &["nothing", "anything", "paused,dead_letter", "x"]),
     ("waits_for", &["message", "effect,timer", "x"]),
     ("older_than", &["1ms", "9999999999d", "x"]),
+    ("last_generation", &["true", "false", "x"]),
     ("idle_for", &["1s", "-1s"]),
     (
         "where",

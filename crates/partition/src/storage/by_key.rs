@@ -114,7 +114,9 @@ impl Run<'_> {
                 && let Some(status) = takes(&id, &found)
             {
                 left.take(bytes);
+                let is_live = matches!(found, Found::Live(_));
                 entries.items.push(Entry {
+                    last_generation: is_live || view.get(INSTANCES, key)?.is_none(),
                     id,
                     status,
                     found,

@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use super::keys;
 use super::read::{Found, Reader};
-use super::rows::{EndedRow, Waiting, decode, encode};
-use super::tables::{ENDED, INSTANCES, LISTED, STATUSES};
+use super::rows::{EndedRow, Tombstone, Waiting, decode, encode};
+use super::tables::{ENDED, INSTANCES, LISTED, STATUSES, TOMBSTONES};
 use super::{Batch, ReadRows, StorageError};
 
 /// Categories of a tenant that one call looks at.
@@ -56,6 +56,8 @@ pub struct Entry {
     pub id: InstanceId,
     pub status: InstanceStatus,
     pub found: Found,
+    /// No later generation of its key has begun.
+    pub last_generation: bool,
     /// The list goes on behind it.
     pub place: Vec<u8>,
 }
@@ -303,6 +305,7 @@ impl Place<'_> {
             if fits(&id, &found) {
                 left.take(bytes);
                 entries.items.push(Entry {
+                    last_generation: !row.ended || is_last(view, &id, sequence)?,
                     id,
                     status: self.status.clone(),
                     found,
@@ -383,6 +386,20 @@ fn stored(view: &dyn ReadRows, id: &InstanceId, ended: Option<u64>) -> Result<(F
     }
     let bytes = view.get(INSTANCES, &keys::instance(id))?.ok_or_else(lost)?;
     Ok((Found::Live(super::read::record(&bytes, id)?), bytes.len()))
+}
+
+/// Whether no later generation of a key has begun than the ended one of this row.
+fn is_last(view: &dyn ReadRows, id: &InstanceId, number: u64) -> Result<bool, StorageError> {
+    let key = keys::instance(id);
+    if view.get(INSTANCES, &key)?.is_some() {
+        return Ok(false);
+    }
+    // A tombstone may go before its instance does.
+    let Some(bytes) = view.get(TOMBSTONES, &key)? else {
+        return Ok(true);
+    };
+    let tombstone: Tombstone = decode(&bytes, "a tombstone")?;
+    Ok(tombstone.summary == number)
 }
 
 pub(super) fn statuses(

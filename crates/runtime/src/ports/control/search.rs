@@ -27,6 +27,8 @@ pub struct InstanceFilter {
     pub idle_for: Option<Millis>,
     /// A condition over `state` and `key`.
     pub condition: Option<Arc<Expr>>,
+    /// No later generation of its key has begun.
+    pub last_generation: bool,
 }
 
 impl InstanceFilter {
@@ -50,6 +52,7 @@ impl InstanceFilter {
             && self.older_than.is_none()
             && self.idle_for.is_none()
             && self.condition.is_none()
+            && !self.last_generation
     }
 }
 
@@ -70,6 +73,8 @@ pub struct InstanceSummary {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed_step: Option<String>,
     pub generation: u32,
+    /// No later generation of its key has begun.
+    pub last_generation: bool,
     pub started: String,
     pub updated: String,
     #[serde(skip_serializing_if = "Option::is_none")]
