@@ -177,7 +177,7 @@ async fn a_runner_that_runs_reads_on_only_when_an_operator_says_so() {
 
 /// By the message at the position the runner would know the stream; without it nothing there is taken for read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_stands_in_the_place_of_lost_messages_is_read_although_the_one_at_the_position_was_removed() {
+async fn messages_in_the_place_of_lost_ones_are_read_although_the_one_at_the_position_was_removed() {
     let (server, rig) = stands_still(false).await;
     let client = async_nats::connect(server.url()).await.expect("connected");
     let events = jetstream::new(client)
