@@ -55,8 +55,13 @@ pub fn judge(simulation: &Simulation) -> Vec<String> {
         }) {
             let rows = history_of(simulation, &id, &record);
             let stored = simulation.stored.iter();
+            // An instance that undoes something for another reason heeds no withdrawal.
+            let failed = record.failure.as_ref().map(|failure| failure.code.as_str());
+            let is_heeded = |event: &Event| {
+                event.name != "Pay.Withdrawn" || failed.is_none_or(|code| code == "withdrawn")
+            };
             let stored: Vec<Stored<'_>> = stored
-                .filter(|(_, event)| event.kind == kind && event.name != not)
+                .filter(|(_, event)| event.kind == kind && event.name != not && is_heeded(event))
                 .filter(|(_, event)| event.tenant == tenant && event.key == id.key.as_str())
                 .map(|(sequence, event)| Stored {
                     sequence: *sequence,
