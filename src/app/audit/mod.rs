@@ -175,7 +175,8 @@ impl Audit for Node {
 
     async fn audit_stored(&self) {
         let patience = self.manifest.streams.audit.wait_max.duration();
-        if self.trail.is_storing() && !patience.is_zero() {
+        // Before the broker was reached for the first time nothing is stored, and a drain is answered at once.
+        if self.broker().is_some() && self.trail.is_storing() && !patience.is_zero() {
             self.trail.settle(patience).await;
         }
     }
