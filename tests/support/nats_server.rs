@@ -110,6 +110,12 @@ impl NatsServer {
         let process = self.process.as_ref().expect("nats-server runs");
         let pid = nix::unistd::Pid::from_raw(i32::try_from(process.id()).expect("a pid"));
         nix::sys::signal::kill(pid, signal).expect("signalled");
+        // Its threads stop one by one.
+        let deadline = Instant::now() + START_MAX;
+        while signal == nix::sys::signal::Signal::SIGSTOP && !has_stopped(process.id()) {
+            assert!(Instant::now() < deadline, "nats-server does not stop");
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Starts it again after [`Self::kill`], on the same port and data.
@@ -203,6 +209,17 @@ fn copy(from: &Path, to: &Path) {
             std::fs::copy(&path, &target).expect("copy a file");
         }
     }
+}
+
+/// Whether no thread of the process runs.
+fn has_stopped(process: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).expect("the process is there");
+    threads.flatten().all(|thread| {
+        // A thread may end meanwhile.
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        let state = stat.rsplit_once(") ").map(|(_, rest)| rest.chars().next());
+        state.is_none_or(|state| state == Some('T'))
+    })
 }
 
 /// The address of a listener in the server's ports file, once that is written to its end.

@@ -26,6 +26,9 @@ use crate::telemetry::Metrics;
 /// out the records of those who may.
 const ANONYMOUS_MAX: u32 = 60;
 const ANONYMOUS_WITHIN: Duration = Duration::from_mins(1);
+/// How long an answer waits for its record in a process that drains: it ends once nothing is in progress, and gives its clients half a
+/// second then.
+const ENDING_MAX: Duration = Duration::from_millis(250);
 
 /// The records of this process that are not stored yet.
 pub(super) struct Trail {
@@ -176,8 +179,17 @@ impl Audit for Node {
     async fn audit_stored(&self) {
         let patience = self.manifest.streams.audit.wait_max.duration();
         // Before the broker was reached for the first time nothing is stored, and a drain is answered at once.
-        if self.broker().is_some() && self.trail.is_storing() && !patience.is_zero() {
-            self.trail.settle(patience).await;
+        if self.broker().is_none() || !self.trail.is_storing() || patience.is_zero() {
+            return;
+        }
+        let ends = async {
+            self.drain.cancelled().await;
+            tokio::time::sleep(ENDING_MAX).await;
+        };
+        tokio::select! {
+            biased;
+            () = self.trail.settle(patience) => {}
+            () = ends => {}
         }
     }
 
