@@ -6,9 +6,12 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cache=${1:?the folder of the build cache}
-[ -d "$cache" ] || exit 0
 last="$cache/last-checkout"
-if [ "$(cat "$last" 2>/dev/null || true)" != "$PWD" ]; then
+if [ ! -d "$cache" ]; then
+    # What is built first is of this checkout.
+    mkdir -p "$cache"
+    printf '%s\n' "$PWD" >"$last"
+elif [ "$(cat "$last" 2>/dev/null || true)" != "$PWD" ]; then
     find src crates benches tests -name '*.rs' -exec touch -c {} +
     printf '%s\n' "$PWD" >"$last"
 fi
