@@ -54,9 +54,9 @@ fn soon() -> Value {
 }
 
 /// Whatever the runner does meanwhile: nothing of what stands in the place of lost messages is skipped in silence.
-async fn stands_still(is_stopped: bool) -> (NatsServer, Rig) {
+async fn stands_still(is_stopped: bool, extra: Value) -> (NatsServer, Rig) {
     let mut server = NatsServer::start();
-    let mut rig = Rig::new(Some(server.url()), "30m", Duration::ZERO, soon()).await;
+    let mut rig = Rig::new(Some(server.url()), "30m", Duration::ZERO, extra).await;
     rig.start().await;
     order(&rig, "o-1").await;
     server.remember();
@@ -165,20 +165,23 @@ async fn goes_on(rig: &Rig) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_runner_that_was_stopped_reads_on_only_when_an_operator_says_so() {
-    let (_server, rig) = stands_still(true).await;
+    let (_server, rig) = stands_still(true, soon()).await;
     goes_on(&rig).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_runner_that_runs_reads_on_only_when_an_operator_says_so() {
-    let (_server, rig) = stands_still(false).await;
+    let (_server, rig) = stands_still(false, soon()).await;
     goes_on(&rig).await;
 }
 
 /// By the message at the position the runner would know the stream; without it nothing there is taken for read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_in_the_place_of_lost_ones_are_read_although_the_one_at_the_position_was_removed() {
-    let (server, rig) = stands_still(false).await;
+    // One shard has read all four orders, up to the position.
+    let mut extra = soon();
+    extra["shards"] = json!(1);
+    let (server, rig) = stands_still(false, extra).await;
     let client = async_nats::connect(server.url()).await.expect("connected");
     let events = jetstream::new(client)
         .get_stream(STREAMS[0])

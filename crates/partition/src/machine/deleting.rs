@@ -1,6 +1,5 @@
 //! Deletes an instance that has ended before its time, because an operator says so, with what is kept of earlier generations of its
-//! key. The key stays used for as long as it would have
-//! been, and repetitions of what it had applied are recognised until then.
+//! key. The key stays used for as long as it would have been, and repetitions of what it had applied are recognised until then.
 
 use saga_runner_kernel::input::{Input, Operation};
 use saga_runner_kernel::patch::{IgnoreReason, Outcome};
