@@ -40,8 +40,15 @@ tests() {
     scripts/$tool >/dev/null
   done
   # Most tests wait for servers rather than for a processor.
+  local log=${CARGO_TARGET_DIR:-target}/test.log status=0
   RUST_TEST_THREADS=$((3 * $(nproc))) NATS_SERVER=$(scripts/nats-server.sh) \
-    cargo test --locked --features planted --no-fail-fast
+    cargo test --locked --features planted --no-fail-fast 2>&1 | tee "$log" || status=$?
+  if ((status)); then
+    # Once more at the end, where a reader of a long output looks first.
+    printf '\nWhy tests failed (%s has all):\n' "$log"
+    grep -A 8 -E '^---- .* stdout ----$|panicked at|^error' "$log" | cut -c 1-500 | tail -n 150
+    return "$status"
+  fi
   "$runner" test sagas --coverage --chaos --min-coverage 90
   "$runner" test examples/webhooks/sagas --coverage --chaos --min-coverage 90
 }
