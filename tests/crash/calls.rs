@@ -18,6 +18,8 @@ use crate::support::rig::Rig;
 
 /// Calls of each effect that are under way.
 const CALLS: usize = 5;
+/// Longest that a call may take: until then, a call that was cut off counts as under way.
+const CALL_TIMEOUT: &str = "12s";
 /// How the effects of the test say what follows an unknown outcome.
 const ANSWERS: [&str; 3] = ["retry", "fail", "ask"];
 
@@ -144,7 +146,10 @@ impl World {
         rig.clear_definitions();
         for answer in ANSWERS {
             rig.add_saga(answer, &saga(answer));
-            rig.add_effect(&format!("pay-{answer}"), &effect(answer, concurrency, "1m"));
+            rig.add_effect(
+                &format!("pay-{answer}"),
+                &effect(answer, concurrency, CALL_TIMEOUT),
+            );
         }
         rig.start().await;
         Self { rig, bank, server }
@@ -215,7 +220,7 @@ async fn a_drain_finishes_local_calls_also_those_of_a_replaced_worker() {
     let keys = world.begin(&ANSWERS).await;
     world.bank.until(keys.len()).await;
     for answer in ANSWERS {
-        let text = effect(answer, 31, "1m");
+        let text = effect(answer, 31, CALL_TIMEOUT);
         world.rig.add_effect(&format!("pay-{answer}"), &text);
     }
     let reload = world.rig.client.post(world.rig.url("/admin/reload")).send().await;
@@ -268,6 +273,37 @@ async fn a_runner_killed_during_local_calls_repeats_none_where_that_is_forbidden
     world.bank.until(keys.len()).await;
     world.rig.kill();
     cut_off(world, &keys).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_a_call_that_a_kill_cut_off_may_still_arrive_why_says_so_and_nothing_is_decided() {
+    let mut world = World::new("local", 32, "30s").await;
+    world.bank.take(Duration::from_secs(30));
+    let keys = world.begin(&["fail"]).await;
+    world.bank.until(keys.len()).await;
+    world.rig.kill();
+    world.rig.start().await;
+    let url = world
+        .rig
+        .url(&format!("/v1/tenants/acme/sagas/fail/instances/{}/why", keys[0]));
+    let told = async {
+        loop {
+            let why = world.rig.client.get(&url).send().await.expect("an answer");
+            let why = why.bytes().await.expect("a body");
+            let why: Value = serde_json::from_slice(&why).expect("JSON");
+            let text = why["why"].as_str().unwrap_or_default();
+            if text.contains("which may still reach the upstream: its outcome counts as unknown from") {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let in_time = tokio::time::timeout(Duration::from_secs(30), told).await;
+    assert!(in_time.is_ok(), "{}", world.rig.log_tail());
+    let view = world.until(&keys[0], |_| true).await;
+    assert_eq!(view["phase"], "running", "{view}");
+    world.assert_unknown(&keys).await;
+    world.bank.assert_calls(&keys, 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -28,6 +28,7 @@ pub const fn known(bug: Bug) -> u64 {
         Bug::NoFence => 231,
         Bug::FactsAgain => 559,
         Bug::ArchivedUnacknowledged => 468,
+        Bug::HastyUnknown => 476,
     }
 }
 
@@ -39,6 +40,7 @@ fn suits(bug: Bug, plan: &Plan) -> bool {
         Bug::CallsCutOff => plan.situation == Some(Situation::StopsInCalls),
         Bug::ReusedSequence => plan.situation == Some(Situation::GrownAgain),
         Bug::ArchivedUnacknowledged => plan.situation == Some(Situation::Archived),
+        Bug::HastyUnknown => plan.situation == Some(Situation::DiesInCalls),
         Bug::NoFence => plan.actions.iter().any(|(_, action)| action.is_of_owners()),
         Bug::ReleaseBeforeCommit
         | Bug::PositionPastHeld

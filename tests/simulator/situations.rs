@@ -17,6 +17,8 @@ const SHARE: u64 = 160;
 const SHARE_PAUSED: u64 = 30;
 /// So many of a thousand seeds without any of them have [`Situation::Archived`].
 const SHARE_ARCHIVED: u64 = 40;
+/// So many of a thousand seeds without any of those have [`Situation::DiesInCalls`].
+const SHARE_DIES: u64 = 30;
 /// Longest time for which the connection is away, in milliseconds.
 const CUT_MS: u64 = 9_000;
 
@@ -34,6 +36,8 @@ pub enum Situation {
     PoisonWhilePaused,
     /// What has ended goes to the archive soon, while the process dies and the broker does not answer.
     Archived,
+    /// The process dies while calls are on their way to their upstream, which they reach after it lives again.
+    DiesInCalls,
 }
 
 impl Situation {
@@ -52,8 +56,11 @@ impl Situation {
         if rng.chance(SHARE_PAUSED) {
             return Some(Self::PoisonWhilePaused);
         }
-        let mut rng = Rng::new(seed, "archived");
-        rng.chance(SHARE_ARCHIVED).then_some(Self::Archived)
+        if Rng::new(seed, "archived").chance(SHARE_ARCHIVED) {
+            return Some(Self::Archived);
+        }
+        let mut rng = Rng::new(seed, "dies_in_calls");
+        rng.chance(SHARE_DIES).then_some(Self::DiesInCalls)
     }
 
     /// Nothing goes wrong but this.
@@ -75,6 +82,7 @@ impl Situation {
             Self::GrownAgain => grown_again(plan, &mut rng),
             Self::PoisonWhilePaused => poison_while_paused(plan, &mut rng),
             Self::Archived => archived(plan, &mut rng),
+            Self::DiesInCalls => dies_in_calls(plan, &mut rng),
         }
         plan.actions.sort_by_key(|(at, _): &(Duration, Action)| *at);
     }
@@ -93,6 +101,23 @@ fn stops_in_calls(plan: &mut Plan, rng: &mut Rng) {
             *rng.pick(&opened)
         };
         plan.actions.push((at + after, Action::Restart));
+    }
+}
+
+fn dies_in_calls(plan: &mut Plan, rng: &mut Rng) {
+    plan.settings["dispatch"] = json!("local");
+    plan.upstream.latency_ms = 9_000;
+    let opened = times(plan, "Pay.Opened");
+    for _ in 0..rng.within(1..=3) {
+        // The second call of a payment begins within half of this.
+        let after = rng.millis(500..=14_000);
+        let at = if opened.is_empty() {
+            Duration::ZERO
+        } else {
+            *rng.pick(&opened)
+        };
+        let for_ms = rng.within(1..=800);
+        plan.actions.push((at + after, Action::Down { for_ms }));
     }
 }
 

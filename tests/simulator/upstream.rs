@@ -87,6 +87,79 @@ struct State {
     calls: Vec<Call>,
     receipts: BTreeMap<String, String>,
     submissions: Vec<Submission>,
+    /// Calls whose callers were gone before they arrived.
+    on_the_way: Vec<Sent>,
+}
+
+/// A call that has left its caller.
+struct Sent {
+    effect: String,
+    of: String,
+    key: String,
+    command: String,
+    fate: Fate,
+    process: u64,
+    began: Duration,
+    /// When it reaches the upstream.
+    arrives: Duration,
+}
+
+impl State {
+    /// Lets calls arrive whose time has come, whether their callers live or not.
+    fn come(&mut self, now: Duration) {
+        let due = |sent: &Sent| sent.arrives <= now;
+        let mut come: Vec<Sent> = self.on_the_way.extract_if(.., |sent| due(sent)).collect();
+        come.sort_by_key(|sent| sent.arrives);
+        for sent in come {
+            self.arrives(sent);
+        }
+    }
+
+    /// The place of a call that has arrived among all of them.
+    fn arrives(&mut self, sent: Sent) -> usize {
+        // What was done once is never refused afterwards.
+        let is_done = self.receipts.contains_key(&sent.key) || sent.fate.is_done();
+        if is_done {
+            let poison = if sent.fate == Fate::Poisonous { POISON } else { "r" };
+            let receipt = format!("{poison}{}", self.receipts.len());
+            self.receipts.entry(sent.key.clone()).or_insert(receipt);
+        }
+        self.calls.push(Call {
+            effect: sent.effect,
+            of: sent.of,
+            key: sent.key,
+            command: sent.command,
+            is_done,
+            is_answered: false,
+            is_lie: matches!(sent.fate, Fate::Denied | Fate::Claimed),
+            process: sent.process,
+            began: sent.began,
+            // Whoever calls cuts it off.
+            has_ended: sent.fate == Fate::Overdue,
+            given_up: None,
+        });
+        self.calls.len() - 1
+    }
+}
+
+/// A call on its way. If its caller is gone before it arrives, it arrives all the same.
+struct OnTheWay<'c> {
+    upstream: &'c Upstream,
+    sent: Option<Sent>,
+}
+
+impl OnTheWay<'_> {
+    /// It has arrived.
+    fn end(mut self) -> Option<Sent> {
+        self.sent.take()
+    }
+}
+
+impl Drop for OnTheWay<'_> {
+    fn drop(&mut self) {
+        let sent = self.sent.take();
+        self.upstream.lock().on_the_way.extend(sent);
+    }
 }
 
 impl Upstream {
@@ -98,6 +171,7 @@ impl Upstream {
                 calls: Vec::new(),
                 receipts: BTreeMap::new(),
                 submissions: Vec::new(),
+                on_the_way: Vec::new(),
             }),
             world: Arc::clone(world),
         })
@@ -108,7 +182,9 @@ impl Upstream {
     }
 
     pub fn calls(&self) -> Vec<Call> {
-        self.lock().calls.clone()
+        let mut state = self.lock();
+        state.come(Duration::MAX);
+        state.calls.clone()
     }
 
     pub fn submissions(&self) -> Vec<Submission> {
@@ -253,39 +329,30 @@ impl Provider for Calls {
         let (fate, there, back) = upstream.draw(undoes);
         // Whoever gives up in time says so himself.
         let patience = call.limit.saturating_sub(Duration::from_millis(1));
-        tokio::time::sleep(there.min(patience)).await;
-        if fate == Fate::Unreachable {
+        let there_at_most = there.min(patience);
+        let began = world.clock.passed();
+        let sent = Sent {
+            effect: self.effect.clone(),
+            of: of.clone(),
+            key: key.clone(),
+            command: call.command.command_id.to_string(),
+            fate,
+            process: self.process.number,
+            began,
+            arrives: began + there_at_most,
+        };
+        let on_the_way = OnTheWay {
+            upstream,
+            sent: (fate != Fate::Unreachable).then_some(sent),
+        };
+        tokio::time::sleep(there_at_most).await;
+        let Some(sent) = on_the_way.end() else {
             return CallOutcome::Failed(CallFailure::unreachable("transient", "unreachable"));
-        }
-        // What is on its way ends with its process, whether another one lives on or none.
-        if self.process.is_dead() {
-            std::future::pending::<()>().await;
-        }
+        };
         let (at, receipt) = {
             let mut state = upstream.lock();
-            // What was done once is never refused afterwards.
-            let known = state.receipts.contains_key(&key);
-            let is_done = known || fate.is_done();
-            if is_done {
-                let poison = if fate == Fate::Poisonous { POISON } else { "r" };
-                let receipt = format!("{poison}{}", state.receipts.len());
-                state.receipts.entry(key.clone()).or_insert(receipt);
-            }
-            state.calls.push(Call {
-                effect: self.effect.clone(),
-                of: of.clone(),
-                key: key.clone(),
-                command: call.command.command_id.to_string(),
-                is_done,
-                is_answered: false,
-                is_lie: matches!(fate, Fate::Denied | Fate::Claimed),
-                process: self.process.number,
-                began: world.clock.passed(),
-                // Whoever calls cuts it off.
-                has_ended: fate == Fate::Overdue,
-                given_up: None,
-            });
-            (state.calls.len() - 1, state.receipts.get(&key).cloned())
+            state.come(world.clock.passed());
+            (state.arrives(sent), state.receipts.get(&key).cloned())
         };
         let _waiting = Waiting {
             upstream,

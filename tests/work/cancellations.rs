@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use saga_runner::effects::{Settings, Worker};
-use saga_runner::kernel::definition::effect::OnCancel;
+use saga_runner::kernel::definition::effect::{OnAmbiguous, OnCancel};
 use saga_runner::kernel::duration::Millis;
 use saga_runner::kernel::work::{WorkItem, WorkKind};
 use saga_runner::ports::broker::Broker;
@@ -108,6 +108,39 @@ async fn comes_later(rig: Rig) {
     assert_eq!(said(&result), ("Failed", "cancelled"), "{result}");
     assert_eq!(rig.result(&kept).await["result_type"], "Succeeded");
     assert_eq!(server.received_requests().await.unwrap().len(), 1);
+}
+
+/// Its outcome is unknown no sooner than the call would have ended if its worker had lived, so that nothing is undone before.
+#[tokio::test]
+async fn a_cancelled_command_whose_worker_died_in_its_call_is_answered_once_that_call_is_over() {
+    let rig = Rig::new().await;
+    for (n, on_ambiguous) in (1..).zip([OnAmbiguous::Fail, OnAmbiguous::Ask]) {
+        let stuck = upstream(ResponseTemplate::new(200).set_delay(Duration::from_mins(1))).await;
+        let once = || {
+            let mut once = definition(5);
+            once.on_ambiguous = on_ambiguous;
+            once
+        };
+        let item = effect(&rig, "o-1", n);
+        let begun = Instant::now();
+        let first = rig.worker(once(), &stuck.uri());
+        enqueue(&rig, &item).await;
+        called(&stuck, 1).await;
+        drop(first);
+        take_back(&rig, &item).await;
+        let timeout = Duration::from_millis(once().timeout_ms);
+        let second = rig.worker(once(), &stuck.uri());
+        let result = rig.result(&item).await;
+        assert_eq!(said(&result), ("TimedOut", "cancelled"), "{result}");
+        let waited = begun.elapsed();
+        assert!(waited >= timeout, "it may have been under way after {waited:?}");
+        assert_eq!(
+            stuck.received_requests().await.unwrap().len(),
+            1,
+            "no second call"
+        );
+        second.drain(Duration::from_secs(5)).await;
+    }
 }
 
 #[tokio::test]

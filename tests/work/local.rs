@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use saga_runner::effects::Local;
 use saga_runner::kernel::definition::EffectDefinition;
@@ -342,12 +342,15 @@ async fn earlier_life(rig: Rig) {
         outbox: vec![(at(7, 1), begun.clone()), (at(7, 2), waited.clone())],
         ..options_after(&local, 7, BTreeSet::from([at(7, 1)]))
     };
+    let start = Instant::now();
     let _shard = started(&rig, options).await;
     let result = rig.result(&begun).await;
     assert_eq!(
         (&result["result_type"], &result["payload"]["class"]),
         (&"TimedOut".into(), &"ambiguous".into())
     );
+    let (took, timeout) = (start.elapsed(), Duration::from_millis(once(3).timeout_ms));
+    assert!(took >= timeout, "it may have been under way after {took:?}");
     assert_eq!(rig.result(&waited).await["result_type"], "Succeeded");
     let calls = server.received_requests().await.unwrap();
     assert_eq!(calls.len(), 1, "of the one that had not begun");

@@ -2,7 +2,7 @@
 //! is told.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use saga_runner::effects::Worker;
 use saga_runner::kernel::definition::EffectDefinition;
@@ -10,6 +10,7 @@ use saga_runner::kernel::definition::effect::OnAmbiguous;
 use saga_runner::kernel::duration::Millis;
 use saga_runner::kernel::work::WorkItem;
 use saga_runner::ports::broker::{Expect, Publication};
+use saga_runner::ports::clock::Clock as _;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -148,6 +149,13 @@ async fn a_worker_that_died_in_its_call_leaves_a_question_on_nats() {
     died(Rig::on_nats().await).await;
 }
 
+/// That the outcome was not declared unknown before the call, had its worker lived, would have come to its end.
+fn assert_waited(begun: Instant) {
+    let waited = begun.elapsed();
+    let timeout = Duration::from_millis(definition(1).timeout_ms);
+    assert!(waited >= timeout, "it may have been under way after {waited:?}");
+}
+
 async fn died(rig: Rig) {
     for (n, definition) in (1..).zip([asking as fn(u32) -> EffectDefinition, failing]) {
         let mut peer = Swallowing::start().await;
@@ -155,6 +163,7 @@ async fn died(rig: Rig) {
         patient.timeout_ms = 600_000;
         let first = rig.worker(patient, &peer.address);
         let item = effect(&rig, "o-1", n);
+        let begun = Instant::now();
         enqueue(&rig, &item).await;
         let _open = peer.call().await;
         // It goes without a word; its command comes to another one.
@@ -163,6 +172,7 @@ async fn died(rig: Rig) {
         let second = rig.worker(definition(5), &server.uri());
         let result = rig.result(&item).await;
         assert_eq!(said(&result), ("TimedOut", "ambiguous"), "{result}");
+        assert_waited(begun);
         assert_eq!(calls(&server).await, 0, "it might have been the second call");
         second.drain(Duration::from_secs(5)).await;
     }
@@ -172,14 +182,16 @@ async fn died(rig: Rig) {
 async fn a_call_is_not_made_beside_an_intent_that_the_broker_has_forgotten_to_count() {
     let rig = Rig::new().await;
     let items = [effect(&rig, "o-1", 1), effect(&rig, "o-2", 2)];
+    let begun = Instant::now();
     for (item, outcome_unknown) in items.iter().zip([true, false]) {
-        let begun = Publication {
+        let intent = Publication {
             stream: rig.streams.commands.clone(),
             subject: command_subject(item).replacen(".effect.", ".effect_progress.", 1),
             headers: Vec::new(),
             payload: json!({
                 "calls": 0,
                 "outcome_unknown": outcome_unknown,
+                "begun_ms": if outcome_unknown { rig.clock.now().0 } else { 0 },
                 "delivered": 1,
                 "not_before_ms": 0,
                 "worker": "gone",
@@ -188,7 +200,7 @@ async fn a_call_is_not_made_beside_an_intent_that_the_broker_has_forgotten_to_co
             .into(),
             expect: Expect::FirstOnSubject,
         };
-        rig.broker.publish(begun).await.unwrap();
+        rig.broker.publish(intent).await.unwrap();
     }
     let server = upstream(ResponseTemplate::new(200).set_body_string("{}")).await;
     let _worker = steady(&rig, failing(5), &server.uri());
@@ -198,6 +210,7 @@ async fn a_call_is_not_made_beside_an_intent_that_the_broker_has_forgotten_to_co
     let [unknown, known] = [&items[0], &items[1]];
     let result = rig.result(unknown).await;
     assert_eq!(said(&result), ("TimedOut", "ambiguous"), "{result}");
+    assert_waited(begun);
     assert_eq!(rig.result(known).await["result_type"], "Succeeded");
     assert_eq!(
         calls(&server).await,

@@ -198,6 +198,9 @@ pub struct EffectProgress {
     pub calls: u32,
     /// Whether one of them may have happened.
     pub outcome_unknown: bool,
+    /// Milliseconds since the epoch, not before the start of a call whose end was not recorded; 0 where there is none.
+    #[serde(default, skip_serializing_if = "is_unset")]
+    pub begun_ms: i64,
     /// The delivery after which it was given back. If it is not the one before the next, a worker died in between.
     pub delivered: u64,
     /// Milliseconds since the epoch before which it is not executed.
@@ -218,7 +221,7 @@ pub struct EffectProgress {
 /// What keeps a call back that could be made otherwise.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldCall {
-    /// `breaker`, `tenant_busy`, `tenant_rate` or `busy`.
+    /// `breaker`, `tenant_busy`, `tenant_rate`, `busy` or `under_way`.
     pub reason: String,
     /// Whose breaker it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -411,4 +414,9 @@ const fn is_false(flag: &bool) -> bool {
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
 const fn is_zero(number: &u32) -> bool {
     *number == 0
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+const fn is_unset(ms: &i64) -> bool {
+    *ms == 0
 }

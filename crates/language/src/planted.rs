@@ -32,10 +32,12 @@ pub enum Bug {
     NoFence,
     /// The archive is said to have an instance although the broker has not acknowledged its entry.
     ArchivedUnacknowledged,
+    /// The outcome of a call that a crash cut off is unknown at once, although the call may yet arrive.
+    HastyUnknown,
 }
 
 impl Bug {
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::ReleaseBeforeCommit,
         Self::PositionPastHeld,
         Self::RandomId,
@@ -49,6 +51,7 @@ impl Bug {
         Self::ReusedSequence,
         Self::NoFence,
         Self::ArchivedUnacknowledged,
+        Self::HastyUnknown,
     ];
 }
 

@@ -81,7 +81,9 @@ impl Via {
         match self {
             Self::Slow => "6s",
             Self::Mute => "2s",
-            Self::Interrupted | Self::Killed => "1m",
+            Self::Interrupted => "1m",
+            // So much later the outcome of a call that was cut off is declared unknown.
+            Self::Killed => "20s",
             Self::Peer
             | Self::Fragile
             | Self::Gone

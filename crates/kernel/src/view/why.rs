@@ -324,6 +324,13 @@ fn calls(pending: &AwaitedView, who: &str) -> (Cause, String) {
             let upstream = upstream.unwrap_or("its upstream");
             let _infallible = write!(told, "; the breaker of {upstream} lets no call through");
         }
+        Some("under_way") => {
+            told.push_str("; a worker stopped during a call, which may still reach the upstream");
+            if let Some(next) = &calls.next {
+                let _infallible = write!(told, ": its outcome counts as unknown from {next}");
+            }
+            return (cause, told);
+        }
         Some(limit) => {
             cause = Cause::Limit;
             let limit = match limit {

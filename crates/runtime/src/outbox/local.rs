@@ -22,6 +22,7 @@ use super::handover::{Completion, Done, done};
 use super::publish::Publisher;
 use super::sweeper;
 use crate::kernel::envelope::EffectProgress;
+use crate::kernel::ids::TimeMs;
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
 use crate::ports::dispatch::{Attempted, Dispatch, Intent, LocalEffect};
 use crate::shard::mailbox::{Mail, Refused};
@@ -130,10 +131,11 @@ impl Intent for Record<'_> {
     }
 }
 
-/// A command that may have been executed, by somebody who left no word.
-pub fn maybe_called() -> EffectProgress {
+/// A command that may have been executed before `now`, by a process that left no word.
+pub fn maybe_called(now: TimeMs) -> EffectProgress {
     EffectProgress {
         outcome_unknown: true,
+        begun_ms: now.0,
         ..EffectProgress::default()
     }
 }
@@ -144,6 +146,7 @@ impl Publisher {
         let WorkKind::Effect { effect, .. } = &item.kind else {
             return Way::Broker(None);
         };
+        let maybe_called = || maybe_called(self.clock.now());
         // The one behind whose state this life has begun may have called, and nobody here knows.
         if self.fence.is_resumed() {
             let may_be = self.fence.may_be_done(row.log_sequence, item.created);
@@ -180,7 +183,7 @@ impl Publisher {
                 self.tasks.panicked(Task::Call, Task::Call.as_str(), &*panic);
                 Called::Queue {
                     row: (row, item),
-                    progress: maybe_called(),
+                    progress: maybe_called(self.clock.now()),
                     not_called: false,
                 }
             }
@@ -208,14 +211,12 @@ impl Publisher {
                     return Ok(done(row, item, None, Completion::Nothing, "completed"));
                 }
                 Attempted::Elsewhere(progress) if record.is(ASKED) => {
-                    let outcome_unknown = false;
-                    return Err((
-                        EffectProgress {
-                            outcome_unknown,
-                            ..progress
-                        },
-                        true,
-                    ));
+                    let not_called = EffectProgress {
+                        outcome_unknown: false,
+                        begun_ms: 0,
+                        ..progress
+                    };
+                    return Err((not_called, true));
                 }
                 Attempted::Elsewhere(progress) => {
                     let did_nothing = record.is(STANDS) && !progress.outcome_unknown;

@@ -92,7 +92,7 @@ impl Publisher {
             return Ok(Swept::Waiting);
         }
         // It was there once, so somebody may have executed it.
-        match self.effect(item, effect, payload, Some(maybe_called())).await {
+        match self.effect(item, effect, payload, Some(maybe_called(now))).await {
             Sent::Stored | Sent::AlreadyThere => Ok(Swept::Republished),
             Sent::Answered => Ok(Swept::Waiting),
             Sent::Unsendable(message) => Ok(Swept::Found(unsendable(item, effect, message, now))),

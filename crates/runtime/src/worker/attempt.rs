@@ -42,6 +42,8 @@ pub enum Reason {
     AnotherWorker,
     /// The pause before the next attempt is not over.
     NotDue,
+    /// A worker stopped during a call, which may still reach the upstream.
+    UnderWay,
     /// The upstream is left alone.
     Breaker,
     /// The tenant has as many commands in progress as it may.
@@ -59,10 +61,11 @@ pub enum Reason {
 }
 
 impl Reason {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Retry,
         Self::AnotherWorker,
         Self::NotDue,
+        Self::UnderWay,
         Self::Breaker,
         Self::TenantBusy,
         Self::Busy,
@@ -77,6 +80,7 @@ impl Reason {
             Self::Retry => "retry",
             Self::AnotherWorker => "another_worker",
             Self::NotDue => "not_due",
+            Self::UnderWay => "under_way",
             Self::Breaker => "breaker",
             Self::TenantBusy => "tenant_busy",
             Self::Busy => "busy",
@@ -87,10 +91,10 @@ impl Reason {
         }
     }
 
-    /// Whether a breaker or a limit keeps the call back.
-    pub const fn is_limit(self) -> bool {
+    /// Whether operators are told of it: a breaker, a limit, or a call that may be under way.
+    pub const fn is_told(self) -> bool {
         match self {
-            Self::Breaker | Self::TenantBusy | Self::Busy | Self::TenantRate => true,
+            Self::Breaker | Self::TenantBusy | Self::Busy | Self::TenantRate | Self::UnderWay => true,
             Self::Retry | Self::AnotherWorker | Self::NotDue | Self::Drain | Self::Broker | Self::Lost => {
                 false
             }

@@ -265,7 +265,7 @@ impl Executor {
 
     /// What whoever asks is told of a call that is kept back.
     pub(super) fn held_back(&self, delay: Duration, reason: Reason) -> Option<Box<HeldCall>> {
-        if !reason.is_limit() {
+        if !reason.is_told() {
             return None;
         }
         let ms = i64::try_from(delay.as_millis()).unwrap_or(i64::MAX);

@@ -111,19 +111,17 @@ impl Executor {
                 return Some(Next::GiveBack(NAK_DELAY, Reason::Broker));
             }
         }
-        watch
-            .is_cancelled()
-            .then(|| Next::Answer(self.taken_back(progress)))
+        watch.is_cancelled().then(|| self.taken_back(command, progress))
     }
 
     /// Records the intent before a call that must not be made twice. Without one, no call was begun: the outcome of a command
-    /// that was only held in progress is not unknown. InboxStatus the first delivery of a command there is none, unless the broker
-    /// has lost count.
+    /// that was only held in progress is not unknown. At the first delivery of a command there is none, unless the broker has
+    /// lost count; then `progress` becomes what stands there.
     pub(super) async fn announce(
         &self,
         command: &EffectCommand<'_>,
         turn: Turn<'_>,
-        progress: &EffectProgress,
+        progress: &mut EffectProgress,
     ) -> Written {
         if let Some(intent) = turn.intent {
             return if intent.record().await {
@@ -135,6 +133,7 @@ impl Executor {
         let begun = EffectProgress {
             delivered: turn.number,
             outcome_unknown: true,
+            begun_ms: self.clock.now().0,
             ..progress.clone()
         };
         let name = (command.tenant_id.clone(), command.command_id);
@@ -153,7 +152,10 @@ impl Executor {
         // A consumer that was made again counts from 1 again; what stands there says the outcome of the calls before.
         match progress::stored(&*self.broker, commands, effect, &name).await {
             Ok(Some(before)) if !before.outcome_unknown => write(Version::Newest).await,
-            Ok(_) => Written::Preceded,
+            Ok(before) => {
+                *progress = before.unwrap_or(begun);
+                Written::Preceded
+            }
             Err(_) => Written::Lost,
         }
     }

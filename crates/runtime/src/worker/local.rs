@@ -98,6 +98,7 @@ impl LocalEffect for LocalCaller {
             // The drain is over; the call may have happened.
             () = executor.stopping.cancelled() => Attempted::Elsewhere(EffectProgress {
                 outcome_unknown: true,
+                begun_ms: executor.clock.now().0,
                 ..EffectProgress::default()
             }),
         };

@@ -215,7 +215,7 @@ fn a_step_does_not_go_back_for_ever() {
 #[test]
 fn a_success_that_comes_after_going_back_is_undone_while_the_saga_goes_on() {
     let mut definition = answering();
-    // InboxStatus charge, so that it still runs when charge goes back.
+    // Beside charge, so that it still runs when charge goes back.
     let mut pack = undoable("pack", &[0]);
     pack.needs = vec![0];
     definition.steps.push(pack);

@@ -84,6 +84,24 @@ fn an_open_breaker_is_named() {
 }
 
 #[test]
+fn a_call_that_may_be_under_way_is_told_with_the_time_of_its_end() {
+    let held = CallsView {
+        made: 0,
+        outcome_unknown: true,
+        error: None,
+        held_by: Some("under_way".to_owned()),
+        ..failing()
+    };
+    let told = asked(&live(), &[charge(Some(held))]);
+    assert_eq!(told.cause, Cause::Effect);
+    assert_eq!(
+        told.why,
+        "step charge waits for the result of effect charge since 10:00; a worker stopped during a call, which may still \
+         reach the upstream: its outcome counts as unknown from 10:05"
+    );
+}
+
+#[test]
 fn a_dead_letter_comes_before_other_pending_inputs() {
     let blocked = BlockedView {
         since: "10:00".to_owned(),

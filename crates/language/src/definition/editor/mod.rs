@@ -95,7 +95,7 @@ impl Schemas {
         if key.about.is_empty() {
             return rules;
         }
-        // InboxStatus a reference nothing else counts.
+        // Beside a reference nothing else counts.
         if rules.contains_key("$ref") {
             rules = self::rules(json!({"allOf": [rules]}));
         }

@@ -44,11 +44,11 @@ impl Executor {
             .cancellations
             .watch((command.tenant_id.clone(), command.command_id), turn.sequence);
         if watch.is_cancelled() {
-            return Next::Answer(self.taken_back(progress));
+            return self.taken_back(command, progress);
         }
         let never_twice = self.never_twice();
         if never_twice && progress.outcome_unknown {
-            return Next::Answer(self.begun_before(command));
+            return self.begun_before(command, progress);
         }
         if let Some((delay, reason)) = self.not_yet(progress, now) {
             return Next::GiveBack(delay, reason);
@@ -61,7 +61,7 @@ impl Executor {
         };
         let admitted = tokio::select! {
             biased;
-            () = watch.cancelled() => return Next::Answer(self.taken_back(progress)),
+            () = watch.cancelled() => return self.taken_back(command, progress),
             admitted = Box::pin(self.admit(&command.tenant_id, deadline, turn)) => admitted,
         };
         let admitted = match admitted {
@@ -76,7 +76,7 @@ impl Executor {
         }
         if never_twice {
             let written = Box::pin(self.announce(command, turn, progress)).await;
-            if let Some(instead) = self.unannounced(command, written, turn) {
+            if let Some(instead) = self.unannounced(command, progress, written, turn) {
                 return instead;
             }
         }
@@ -100,7 +100,7 @@ impl Executor {
         };
         progress.outcome_unknown = attempt::has_unknown_outcome(progress.outcome_unknown, &failure);
         if watch.is_cancelled() {
-            return Next::Answer(self.taken_back(progress));
+            return self.taken_back(command, progress);
         }
         self.after(command, progress, failure)
     }
@@ -200,26 +200,39 @@ impl Executor {
         }
     }
 
-    /// The answer to a command whose result nobody waits for.
-    pub(in crate::worker) fn taken_back(&self, progress: &EffectProgress) -> Answer {
+    /// What comes next for a command whose result nobody waits for.
+    pub(in crate::worker) fn taken_back(
+        &self,
+        command: &EffectCommand<'_>,
+        progress: &EffectProgress,
+    ) -> Next {
+        if let Some(wait) = self.under_way(command, progress) {
+            return Next::GiveBack(wait, Reason::UnderWay);
+        }
         self.series.cancelled.inc();
         let message = if progress.calls == 0 && !progress.outcome_unknown {
             "taken back before a call was made".to_owned()
         } else {
             format!("taken back after {} call(s) or more", progress.calls)
         };
-        if progress.outcome_unknown {
+        Next::Answer(if progress.outcome_unknown {
             Answer::TimedOut {
                 class: CANCELLED.to_owned(),
                 message,
             }
         } else {
             Answer::failed(CANCELLED, message)
-        }
+        })
     }
 
     /// What to do instead of a call whose intent does not stand recorded.
-    fn unannounced(&self, command: &EffectCommand<'_>, written: Written, turn: Turn<'_>) -> Option<Next> {
+    fn unannounced(
+        &self,
+        command: &EffectCommand<'_>,
+        progress: &EffectProgress,
+        written: Written,
+        turn: Turn<'_>,
+    ) -> Option<Next> {
         match written {
             Written::Stands => None,
             Written::Lost => Some(Next::GiveBack(NAK_DELAY, Reason::Broker)),
@@ -227,18 +240,36 @@ impl Executor {
             Written::Preceded if turn.held.is_some_and(Held::is_lost) => {
                 Some(Next::GiveBack(Duration::ZERO, Reason::Lost))
             }
-            Written::Preceded => Some(Next::Answer(self.begun_before(command))),
+            Written::Preceded => Some(self.begun_before(command, progress)),
         }
     }
 
-    /// The answer to a command whose call was begun, and of whose outcome there is no record.
-    fn begun_before(&self, command: &EffectCommand<'_>) -> Answer {
+    /// How long a call whose end was not recorded may still be under way to its upstream: as long as it might have taken if
+    /// its worker had not stopped. Before that its outcome is not declared unknown, so that nothing is undone that has yet
+    /// to arrive.
+    fn under_way(&self, command: &EffectCommand<'_>, progress: &EffectProgress) -> Option<Duration> {
+        if !progress.outcome_unknown || progress.begun_ms == 0 || is_planted(Bug::HastyUnknown) {
+            return None;
+        }
+        let timeout_ms = i64::try_from(self.definition.timeout_ms).unwrap_or(i64::MAX);
+        let over = TimeMs(progress.begun_ms).plus_ms(timeout_ms);
+        let over = over.min(TimeMs(command.metadata.deadline_ms));
+        let left_ms = over.0.saturating_sub(self.clock.now().0);
+        let left_ms = u64::try_from(left_ms).ok().filter(|ms| *ms > 0)?;
+        Some(Duration::from_millis(left_ms))
+    }
+
+    /// What comes next for a command whose call was begun, and of whose outcome there is no record.
+    fn begun_before(&self, command: &EffectCommand<'_>, progress: &EffectProgress) -> Next {
+        if let Some(wait) = self.under_way(command, progress) {
+            return Next::GiveBack(wait, Reason::UnderWay);
+        }
         let message = "a worker began a call and stopped before it recorded the outcome";
         self.log_uncalled(command, message);
-        Answer::TimedOut {
+        Next::Answer(Answer::TimedOut {
             class: AMBIGUOUS.to_owned(),
             message: message.to_owned(),
-        }
+        })
     }
 }
 
