@@ -82,8 +82,6 @@ impl Via {
             Self::Slow => "6s",
             Self::Mute => "2s",
             Self::Interrupted => "1m",
-            // So much later the outcome of a call that was cut off is declared unknown.
-            Self::Killed => "20s",
             Self::Peer
             | Self::Fragile
             | Self::Gone
@@ -92,6 +90,8 @@ impl Via {
             | Self::Refusing
             | Self::Leaving
             | Self::Forbidden
+            // So much later the outcome of a call that was cut off is declared unknown.
+            | Self::Killed
             | Self::Large => "20s",
         }
     }
