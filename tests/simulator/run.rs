@@ -350,8 +350,10 @@ impl Simulation {
             };
             tokio::time::sleep(at.saturating_sub(now)).await;
             self.done += 1;
-            if let Action::Event(event) = action {
-                self.publish(event);
+            match action {
+                Action::Event(event) => self.publish(event),
+                Action::Garbage { tenant, kind, key } => self.publish_garbage(tenant, kind, &key),
+                _ => {}
             }
         }
     }
@@ -360,6 +362,12 @@ impl Simulation {
     pub fn is_somewhere_full(&self) -> bool {
         let mut ends = self.ends.iter();
         !self.is_healed && ends.any(|(_, end)| matches!(end, End::Full(_) | End::MapFull(_)))
+    }
+
+    /// Bytes that are no event.
+    pub fn publish_garbage(&self, tenant: &str, kind: &str, key: &str) {
+        let subject = format!("tenant.{tenant}.aggregate.{kind}.{key}");
+        self.server.append(EVENTS, subject, b"{".to_vec());
     }
 
     pub fn publish(&mut self, event: Event) {

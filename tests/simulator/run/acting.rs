@@ -8,7 +8,7 @@ use saga_runner::app::{Node, StartError};
 use super::super::plan::Action;
 use super::super::runner::Runner;
 use super::super::upstream::UpstreamFaults;
-use super::{ANSWERED_IN, EVENTS, End, Ended, Simulation};
+use super::{ANSWERED_IN, End, Ended, Simulation};
 
 impl Simulation {
     /// Does what the plan says, heals, and waits for the end.
@@ -43,10 +43,7 @@ impl Simulation {
             match action {
                 Action::Event(event) => self.publish(event),
                 Action::Ask(request) => self.ask(node, request),
-                Action::Garbage { tenant, kind, key } => {
-                    let subject = format!("tenant.{tenant}.aggregate.{kind}.{key}");
-                    self.server.append(EVENTS, subject, b"{".to_vec());
-                }
+                Action::Garbage { tenant, kind, key } => self.publish_garbage(tenant, kind, &key),
                 // What was lost is told by the process that saw it, and by no later one.
                 Action::Crash { .. } | Action::Restart if self.is_untold() => {}
                 Action::Crash { calls } => main.process.die_after(calls),
