@@ -5,7 +5,7 @@
 //! shard and the writer of the broker have a thread already, so they call the library themselves; all else stays with
 //! the binding.
 //!
-//! The only unsafe code of the project. What makes it sound is said at each call; together it is this: a
+//! The only unsafe code of the project beside an option of the allocator (`src/main.rs`). What makes it sound is said at each call; together it is this: a
 //! transaction neither leaves its thread nor outlives its environment, a cursor does not outlive its
 //! transaction, and all bytes are copied out before the next call.
 #![allow(unsafe_code)]
