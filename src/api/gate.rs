@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::RequestExt as _;
+use axum::body::Body;
 use axum::extract::{RawPathParams, Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::Next;
@@ -19,7 +20,7 @@ use super::forwarding::{self, Asking, Vouched};
 use super::pages::{self, Wanted};
 use super::problem::Problem;
 use super::tls::ClientCertificate;
-use super::{ApiState, requests, trace};
+use super::{ApiState, BODY_BYTES_MAX, requests, trace};
 use crate::kernel::ids::{TenantId, TimeMs};
 use crate::kernel::subject::Tenancy;
 use crate::ports::forwarding::Forwarding;
@@ -88,6 +89,15 @@ pub async fn pass(State(gate): State<Gate>, mut request: Request, next: Next) ->
     answer
 }
 
+/// The same request once more.
+async fn twice(request: Request) -> Result<(Request, Request), Problem> {
+    let (parts, body) = request.into_parts();
+    let body = axum::body::to_bytes(body, BODY_BYTES_MAX).await;
+    let body = body.map_err(|_| Problem::too_large("body is larger than 1 MiB, or broke off"))?;
+    let again = Request::from_parts(parts.clone(), Body::from(body.clone()));
+    Ok((Request::from_parts(parts, Body::from(body)), again))
+}
+
 impl Gate {
     async fn principal(&self, headers: &HeaderMap, credentials: Credentials) -> Result<Principal, Problem> {
         let Credentials { vouched, certificate } = credentials;
@@ -119,13 +129,24 @@ impl Gate {
             request = audited.read(&self.endpoint, request).await?;
         }
         if let Some(way) = self.elsewhere(&request) {
+            let may_be_stored = forwarding::may_be_stored(&self.endpoint, &request);
+            let (sent, kept) = if may_be_stored {
+                let (sent, kept) = twice(request).await?;
+                (sent, Some(kept))
+            } else {
+                (request, None)
+            };
             let asking = Asking {
                 endpoint: &self.endpoint,
                 principal: &principal,
                 tenant: tenant.as_ref(),
-                request,
+                request: sent,
             };
-            return Ok(forwarding::ask(&self.state, way, asking).await);
+            match (forwarding::ask(&self.state, way, asking).await, kept) {
+                // It has an id: where the other process has stored it after all, it is recognised.
+                (Err(problem), Some(kept)) if problem.is_of_owner() => request = kept,
+                (answer, _) => return answer,
+            }
         }
         let key = requests::key(request.headers())?;
         let is_forwarded = request.extensions().get::<Vouched>().is_some();
@@ -137,7 +158,7 @@ impl Gate {
     /// The way to the process that answers it, if that is another one. What was forwarded here is answered here.
     fn elsewhere(&self, request: &Request) -> Option<Arc<dyn Forwarding>> {
         let is_forwarded = request.extensions().get::<Vouched>().is_some();
-        if is_forwarded || !forwarding::is_for_owner(&self.endpoint, request) {
+        if is_forwarded || !forwarding::is_for_owner(&self.endpoint) {
             return None;
         }
         self.state.control.forwarding()

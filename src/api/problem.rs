@@ -17,6 +17,11 @@ use super::{ApiState, trace};
 use crate::kernel::subject::Tenancy;
 use crate::ports::control::ControlError;
 
+/// No process listens that has the shards.
+const NO_OWNER: &str = "SR0521";
+/// The process that has the shards has not answered.
+const UNANSWERED: &str = "SR0522";
+
 /// One refused request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Problem {
@@ -188,7 +193,7 @@ impl Problem {
         Self::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "no process has the shards",
-            "SR0521",
+            NO_OWNER,
             detail,
         )
     }
@@ -198,9 +203,14 @@ impl Problem {
         Self::new(
             StatusCode::GATEWAY_TIMEOUT,
             "no answer from another process",
-            "SR0522",
+            UNANSWERED,
             detail,
         )
+    }
+
+    /// Whether no answer has come from the process that has the shards.
+    pub fn is_of_owner(&self) -> bool {
+        [NO_OWNER, UNANSWERED].contains(&self.code)
     }
 
     /// Of a forwarded request whose answer is longer than it may be.

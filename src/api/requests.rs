@@ -21,7 +21,7 @@ use crate::ports::control::{Patience, RequestOutcome, RequestState, Requested};
 /// Names a request, so that a repetition of it gets the same answer.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// How long a start is waited for that does not say: whoever starts wants to know whether it was the one.
-const START_WAIT: Duration = Duration::from_secs(5);
+pub const START_WAIT: Duration = Duration::from_secs(5);
 
 tokio::task_local! {
     static KEY: Option<String>;

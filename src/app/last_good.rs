@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::StartError;
 use super::definitions::{self, Files, Read};
+use super::shards;
 use crate::config::Manifest;
 use crate::kernel::definition::{BinaryFiles, SchemaFiles, SourceFile};
 
@@ -108,10 +109,7 @@ fn write(path: &Path, files: &Files) -> io::Result<()> {
     if fs::read(path).is_ok_and(|before| before == bytes) {
         return Ok(());
     }
-    let draft = path.with_extension("json.new");
-    fs::write(&draft, &bytes)?;
-    fs::File::open(&draft)?.sync_all()?;
-    fs::rename(&draft, path)
+    shards::replace(path, &bytes)
 }
 
 fn read(path: &Path) -> io::Result<Files> {

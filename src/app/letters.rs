@@ -17,10 +17,10 @@ use super::pages::{self, read_letter_id};
 use crate::kernel::definition::EffectDefinition;
 use crate::kernel::duration::Millis;
 use crate::kernel::ids::{TenantId, TimeMs};
-use crate::kernel::input::{InputBody, WorkOutcome, WorkResult};
+use crate::kernel::input::{Input, InputBody, WorkOutcome, WorkResult};
 use crate::ports::control::{
-    ControlError, DeadLetterDetail, DeadLetterView, DeadLetters, LetterCount, LetterFilter, LetterKind,
-    LetterOrder, LetterTrait, Page, PageRequest, rfc3339,
+    ControlError, DeadLetterDetail, DeadLetterView, DeadLetters, LetterCount, LetterDecision, LetterFilter,
+    LetterKind, LetterOrder, LetterTrait, Page, PageRequest, rfc3339,
 };
 use crate::shard::mailbox::{Mail, Refused};
 use crate::storage::rows::{DeadLetter, EXCERPT_BYTES};
@@ -60,11 +60,43 @@ impl DeadLetters for Node {
                 "who edits a dead letter says why: `reason`".to_owned(),
             ));
         }
-        self.decide_letter(tenant, (shard, number), order).await
+        let decision = order.decision;
+        let came = self.letter(tenant, (shard, number)).await?;
+        self.decide_letter(tenant, (shard, number), order).await?;
+        match came.and_then(|letter| letter.input) {
+            Some(came) if decision == LetterDecision::Retry => self.fails_again((shard, number), came).await,
+            _ => Ok(()),
+        }
     }
 }
 
 impl Node {
+    /// A dead letter of this tenant, if it is there.
+    async fn letter(
+        &self,
+        tenant: &TenantId,
+        (shard, number): (u16, u64),
+    ) -> Result<Option<DeadLetter>, ControlError> {
+        let reader = self.running_or_unavailable()?.shard(shard).await?.reader;
+        let letter = self.read(move || reader.dead_letter(number)).await?;
+        Ok(letter.filter(|letter| letter.tenant == *tenant))
+    }
+
+    /// Refuses if an input that was applied again has become a dead letter again.
+    async fn fails_again(&self, (shard, number): (u16, u64), came: Input) -> Result<(), ControlError> {
+        let reader = self.running_or_unavailable()?.shard(shard).await?.reader;
+        let again = self.read(move || detail::again(&reader, number, &came)).await?;
+        match again {
+            None => Ok(()),
+            Some((number, letter)) => Err(ControlError::Conflict(format!(
+                "it was applied again and failed again, {}: {}; it is dead letter {} now",
+                letter.reason,
+                letter.message,
+                pages::letter_id(shard, number)
+            ))),
+        }
+    }
+
     /// Shard and number of the dead letter of this name.
     fn named_letter(&self, id: &str) -> Result<(u16, u64), ControlError> {
         let named = read_letter_id(id).filter(|(shard, _)| *shard < self.manifest.shards);

@@ -1,7 +1,9 @@
 //! The shards on this machine's disk: which of them the folder knows, and their definitions.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -157,13 +159,28 @@ fn read_marker(path: &Path, manifest: &Manifest) -> Result<Option<Marker>, Start
 fn write_marker(path: &PathBuf, marker: &Marker) -> Result<(), StartError> {
     let failed = |error: std::io::Error| StartError::Storage(format!("{}: {error}", path.display()));
     let text = serde_json::to_string_pretty(marker).expect("a marker is plain data");
+    path.parent().map_or(Ok(()), make_folder).map_err(failed)?;
+    replace(path, text.as_bytes()).map_err(failed)
+}
+
+/// Creates the data folder if it is not there. This user alone may look into it.
+fn make_folder(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// Replaces a file of the data folder, which this user alone may read. A crash leaves the old one or the new one.
+pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let draft = path.with_extension("json.new");
-    path.parent().map_or(Ok(()), fs::create_dir_all).map_err(failed)?;
-    fs::write(&draft, text).map_err(failed)?;
-    fs::File::open(&draft)
-        .and_then(|file| file.sync_all())
-        .map_err(failed)?;
-    fs::rename(&draft, path).map_err(failed)
+    let mut options = OpenOptions::new();
+    let mut file = options
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&draft)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&draft, path)
 }
 
 pub(super) fn archived_definitions(
@@ -236,4 +253,28 @@ pub(super) fn start(
         notices: notices.clone(),
     })
     .map_err(|error| StartError::Storage(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn the_folder_and_its_files_are_for_this_user_alone() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let folder = dir.path().join("a/data");
+        make_folder(&folder).expect("created");
+        make_folder(&folder).expect("it is there");
+        let file = folder.join("cluster.json");
+        for text in ["{}", "{\"a\": 1}"] {
+            replace(&file, text.as_bytes()).expect("written");
+            assert_eq!(fs::read_to_string(&file).expect("read"), text);
+        }
+        for (path, mode) in [(&folder, 0o700), (&file, 0o600)] {
+            let permissions = fs::metadata(path).expect("it is there").permissions();
+            assert_eq!(permissions.mode() & 0o777, mode, "{}", path.display());
+        }
+    }
 }

@@ -337,8 +337,9 @@ async fn while_the_archive_is_full_nothing_is_deleted_and_the_process_is_not_rea
     manifest["storage"]["archive"] = json!({});
     std::fs::write(rig.manifest(), manifest.to_string()).expect("written");
     rig.start().await;
+    // The first request may have been carried out by now.
     let answer = delete(&rig, &path, "20s").await;
-    assert_eq!(answer.status, 200, "{answer:?}");
+    assert!([200, 404].contains(&answer.status), "{answer:?}");
     let shown = get(&rig, &path).await.json();
     assert_eq!((&shown["archived"], &shown["key"]), (&json!(true), &json!("f-1")));
     rig.kill();

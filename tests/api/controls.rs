@@ -193,8 +193,16 @@ async fn a_process_that_owns_nothing_takes_verbs_for_those_that_do() {
     let ask = async |verb: &str, body: Value| {
         let answer = post(&asked, &format!("{path}/{verb}"), body.to_string()).await;
         assert_eq!(answer.status, 202, "{verb}: {answer:?}");
-        assert_eq!(answer.json()["checked"], false, "{verb}");
+        assert_eq!(answer.json()["checked"], true, "{verb}");
     };
+    // What would change nothing is refused as by the owner.
+    post(
+        &asked,
+        &format!("{path}/resume"),
+        json!({"by": "ann"}).to_string(),
+    )
+    .await
+    .is_problem(409, "SR0503");
     ask("pause", json!({"by": "ann", "reason": "a look"})).await;
     let view = until(&owner, &path, |view| view["blocked_by"]["paused"]["by"] == "ann").await;
     assert_eq!(view["blocked_by"]["paused"]["reason"], "a look");

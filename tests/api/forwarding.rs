@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use async_nats::Client;
 use futures::StreamExt as _;
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt as _;
 use wiremock::{MockServer, ResponseTemplate};
@@ -665,4 +666,62 @@ async fn a_page_that_another_process_reads_is_sent_in_portions_and_ends_with_it(
     assert!(rest.len() < INSTANCES * 100_000, "{} bytes came", rest.len());
     assert!(!rest.ends_with(b"0\r\n\r\n"), "it looks whole");
     get(&asked, &path).await.is_problem(503, "SR0521");
+}
+
+/// Whoever stores a request for a process that does not answer says so, and nothing is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_process_that_has_the_shards_a_request_is_stored_and_the_next_one_carries_it_out() {
+    let (server, upstream) = (NatsServer::start(), unavailable().await);
+    let (mut owner, asked) = pair(&server, &upstream, json!({})).await;
+    let path = waiting(&asked, "p-1", json!({})).await;
+    owner.kill();
+    let body = json!({"by": "ann", "reason": "a look"}).to_string();
+    let answer = post(&asked, &format!("{path}/pause"), body).await;
+    assert_eq!(
+        (answer.status, &answer.json()["checked"]),
+        (202, &json!(false)),
+        "{answer:?}"
+    );
+    let body = json!({"key": "p-2", "input": {}}).to_string();
+    let answer = post(&asked, STARTS, body).await;
+    assert_eq!(
+        (answer.status, &answer.json()["checked"]),
+        (202, &json!(false)),
+        "{answer:?}"
+    );
+    let output = Command::new(env!("CARGO_BIN_EXE_saga-runner"))
+        .args(["instance", "start", "patient", "--key", "p-3", "--input", "{}"])
+        .args(["--tenant", "acme", "--url", &asked.url("")])
+        .output()
+        .expect("it starts");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(6), "{told}");
+    assert!(told.contains("another instance may have the key"), "{told}");
+    owner.start().await;
+    until(&owner, &path, |view| view["blocked_by"]["paused"]["by"] == "ann").await;
+    for key in ["p-2", "p-3"] {
+        let path = instance("acme", "patient", key);
+        until(&asked, &path, |view| view["steps"][0]["status"] == "waiting").await;
+    }
+}
+
+/// It hangs, so NATS takes requests for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_the_owner_does_not_answer_in_time_is_stored_and_carried_out_once() {
+    let (server, upstream) = (NatsServer::start(), unavailable().await);
+    let (owner, asked) = pair(&server, &upstream, json!({"http": {"forward_timeout": "1s"}})).await;
+    let path = waiting(&asked, "p-1", json!({})).await;
+    owner.signal(Signal::SIGSTOP);
+    let body = json!({"by": "ann", "reason": "a look"}).to_string();
+    let answer = post(&asked, &format!("{path}/pause"), body).await;
+    assert_eq!(
+        (answer.status, &answer.json()["checked"]),
+        (202, &json!(false)),
+        "{answer:?}"
+    );
+    owner.signal(Signal::SIGCONT);
+    until(&owner, &path, |view| view["blocked_by"]["paused"]["by"] == "ann").await;
+    let history = get(&owner, &format!("{path}/history")).await.json();
+    let pauses = items(&history).iter().filter(|entry| entry["kind"] == "pause");
+    assert_eq!(pauses.count(), 1, "{history}");
 }

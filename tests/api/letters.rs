@@ -161,9 +161,15 @@ async fn a_poison_input_holds_up_its_own_instance_until_someone_decides() {
         "{problem}"
     );
 
-    // A retry finds the same mistake, and everything still waits.
-    assert_eq!(decide(&rig, "acme", &letter, "retry").await.status, 204);
+    // A retry finds the same mistake, says so, and everything still waits.
+    let failed = decide(&rig, "acme", &letter, "retry").await;
+    let problem = failed.is_problem(409, "SR0503").to_string();
     let again = one_letter(&rig, "acme").await;
+    let now = again["id"].as_str().expect("an id");
+    assert!(
+        problem.contains("failed again") && problem.contains(now),
+        "{problem}"
+    );
     assert!(
         again["attempts"].as_u64() > letter["attempts"].as_u64(),
         "{letter} {again}"

@@ -27,6 +27,8 @@ pub enum IdError {
         bytes: usize,
         max: usize,
     },
+    #[error("{what} may not be '.' or '..', which no path can name")]
+    Dots { what: &'static str },
     #[error("{what} may hold only {allowed}, found {found:?}")]
     Character {
         what: &'static str,
@@ -93,10 +95,10 @@ text_id!(
     check_name
 );
 text_id!(
-    /// Correlation id of an instance: 1 to 256 bytes without control characters.
+    /// Correlation id of an instance: 1 to 256 bytes without control characters, and not `.` or `..`.
     Key,
     "correlation id",
-    |what, text| check_text(what, text, KEY_BYTES_MAX)
+    check_key
 );
 text_id!(
     /// Id that the producer gave an event: 1 to 128 bytes without control characters.
@@ -123,6 +125,14 @@ fn check_tenant(what: &'static str, text: &str) -> Result<(), IdError> {
         return Ok(());
     }
     check_name(what, text)
+}
+
+/// The parts of a path that every client of HTTP resolves name no instance: nobody could cancel it.
+fn check_key(what: &'static str, text: &str) -> Result<(), IdError> {
+    if [".", ".."].contains(&text) {
+        return Err(IdError::Dots { what });
+    }
+    check_text(what, text, KEY_BYTES_MAX)
 }
 
 fn check_name(what: &'static str, text: &str) -> Result<(), IdError> {
@@ -347,10 +357,10 @@ mod tests {
 
     #[test]
     fn keys_take_any_printable_text_up_to_their_bound() {
-        for good in ["o-1", "a:b/c", "münchen", &"k".repeat(256)] {
+        for good in ["o-1", "a:b/c", "münchen", "...", "a..", &"k".repeat(256)] {
             assert!(Key::parse(good).is_ok(), "{good}");
         }
-        for bad in ["", "a\nb", "a\0b", &"k".repeat(257)] {
+        for bad in ["", "a\nb", "a\0b", ".", "..", &"k".repeat(257)] {
             assert!(Key::parse(bad).is_err(), "{bad:?}");
         }
     }

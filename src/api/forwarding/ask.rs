@@ -14,7 +14,7 @@ use serde::Deserialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::list::List;
-use super::{AnswerHead, RequestHead, joined, parted, waits};
+use super::{AnswerHead, RequestHead, joined, may_be_stored, parted, waits};
 use crate::api::audit::ProblemCode;
 use crate::api::auth::Principal;
 use crate::api::endpoints::{Endpoint, Kind, Role};
@@ -35,22 +35,36 @@ pub struct Asking<'r> {
 }
 
 /// Has the process answer that has the shards.
-pub async fn ask(state: &ApiState, way: Arc<dyn Forwarding>, asking: Asking<'_>) -> Response {
+///
+/// # Errors
+/// [`Problem`] where there is no answer of it.
+pub async fn ask(
+    state: &ApiState,
+    way: Arc<dyn Forwarding>,
+    asking: Asking<'_>,
+) -> Result<Response, Problem> {
     if let Some(list) = List::of(state, &way, &asking) {
-        return list.answered().await;
+        return Ok(list.answered().await);
     }
-    match answered(state, &*way, asking).await {
-        Ok(response) => response,
-        Err(problem) => problem.into_response(),
-    }
+    answered(state, &*way, asking).await
 }
 
 async fn answered(state: &ApiState, way: &dyn Forwarding, asking: Asking<'_>) -> Result<Response, Problem> {
     let is_stream = asking.endpoint.kind == Kind::Stream;
     let waits = waits(asking.endpoint, &asking.request);
     let place = place(state, asking.endpoint, waits)?;
-    let more = if waits { state.wait_max } else { Duration::ZERO };
-    let patience = state.forwarding.timeout + more;
+    let more = if waits {
+        state.wait_max
+    } else if asking.endpoint.starts_instance() {
+        requests::START_WAIT
+    } else {
+        Duration::ZERO
+    };
+    let mut patience = state.forwarding.timeout + more;
+    if may_be_stored(asking.endpoint, &asking.request) {
+        // Time is left to store it from here.
+        patience = patience.min(state.request_timeout * 4 / 5);
+    }
     let message = message(asking, is_stream || waits).await?;
     let begun = begun(state, way, message, patience).await?;
     if is_stream && begun.status.is_success() {

@@ -69,13 +69,19 @@ pub struct Vouched {
 const ANSWERED: [HeaderName; 3] = [header::CONTENT_TYPE, header::CACHE_CONTROL, header::RETRY_AFTER];
 
 /// Whether the process that has the shards answers a request, where this one has none.
-pub fn is_for_owner(endpoint: &Endpoint, request: &Request) -> bool {
+pub fn is_for_owner(endpoint: &Endpoint) -> bool {
     endpoint.access != Access::Open
         && match endpoint.answers {
             Answers::Owner => true,
-            // It can be stored from here; its outcome is seen where the instance is.
-            Answers::Here => endpoint.kind == Kind::Request && waits(endpoint, request),
+            // It can be stored from here as well; whether it is of use is seen where the instance is.
+            Answers::Here => endpoint.kind == Kind::Request,
         }
+}
+
+/// Whether a request for the owner is stored from here where the owner does not answer: one that is a message to an instance, unless
+/// somebody waits for its outcome.
+pub fn may_be_stored(endpoint: &Endpoint, request: &Request) -> bool {
+    endpoint.answers == Answers::Here && !waits(endpoint, request)
 }
 
 /// Whether a request may wait for longer than others are answered.

@@ -82,6 +82,21 @@ pub(super) async fn show(node: &Node, tenant: &TenantId, id: &str) -> Result<Dea
     })
 }
 
+/// The dead letter that the input of a letter has become once more, and why: `number` is its earlier one.
+pub(super) fn again(
+    reader: &Reader,
+    number: u64,
+    came: &Input,
+) -> Result<Option<(u64, DeadLetter)>, StorageError> {
+    let (behind, _) = reader.inbox(&came.instance, 1)?;
+    let Some(behind) = behind.filter(|behind| *behind > number) else {
+        return Ok(None);
+    };
+    let letter = reader.dead_letter(behind)?;
+    let is_same = |letter: &DeadLetter| letter.input.as_ref().is_some_and(|input| input.id == came.id);
+    Ok(letter.filter(is_same).map(|letter| (behind, letter)))
+}
+
 fn around(reader: &Reader, input: Option<&Input>) -> Result<Around, StorageError> {
     let Some(input) = input else {
         return Ok(Around {

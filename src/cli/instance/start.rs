@@ -91,6 +91,12 @@ pub fn start(arguments: &StartArguments) -> Result<(), Failure> {
         out::note(format_args!("the instance runs already; nothing was changed"));
     }
     out::line(answer["key"].as_str().unwrap_or_default())?;
+    if answer["checked"] == false && !outcome.is_object() {
+        return Err(Failure::new(
+            exit::NOT_IN_TIME,
+            "the start is stored, and no process with the shards has decided it yet: another instance may have the key",
+        ));
+    }
     if arguments.until_end {
         return match outcome["instance"]["ended"].as_str() {
             Some(_) => {

@@ -388,11 +388,9 @@ pub(super) struct RawEvent<'a> {
 fn subject_defect(error: &SubjectError) -> Defect {
     let reason = match error {
         SubjectError::Tenant(_) => "tenant.invalid",
-        SubjectError::Token(IdError::TooLong { what, .. } | IdError::Character { what, .. })
-            if *what == "correlation id" =>
-        {
-            "correlation.invalid"
-        }
+        SubjectError::Token(
+            IdError::TooLong { what, .. } | IdError::Character { what, .. } | IdError::Dots { what },
+        ) if *what == "correlation id" => "correlation.invalid",
         SubjectError::Shape | SubjectError::Token(_) | SubjectError::Escape | SubjectError::CommandId => {
             "subject.shape"
         }
