@@ -79,6 +79,8 @@ pub struct Endpoint {
     pub is_of_tenant: bool,
     /// Whether it reads a body.
     pub has_body: bool,
+    /// Whether the body says nothing but who asks and why.
+    pub has_account_only: bool,
     /// The query parameters that it knows; any other is refused.
     pub parameters: Vec<&'static str>,
     pub kind: Kind,
@@ -152,6 +154,13 @@ impl Endpoint {
 
     const fn body(mut self) -> Self {
         self.has_body = true;
+        self
+    }
+
+    /// A body that says who asks and why, and nothing else.
+    const fn account(mut self) -> Self {
+        self.has_body = true;
+        self.has_account_only = true;
         self
     }
 
@@ -251,6 +260,7 @@ impl Rows {
             place: self.place,
             is_of_tenant: self.is_of_tenant,
             has_body: false,
+            has_account_only: false,
             parameters: Vec::new(),
             kind: Kind::Plain,
             summary,

@@ -2,6 +2,7 @@
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod account;
 mod addresses;
 pub mod audit;
 mod backup;
