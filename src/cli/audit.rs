@@ -21,7 +21,8 @@ pub enum AuditCommand {
         saga-runner audit list --all-tenants --outcome refused --status 403\n  \
         saga-runner audit list --all-tenants --action shards --since 2026-11-01T00:00:00Z --all -o jsonl\n\n\
         An action is what stands last in the path of an endpoint: instances.cancel, jobs.start, dead-letters.retry, shards.open, drain.\n\
-        --action instances selects all actions on instances; those on their timers are timers.fire and timers.cancel. The role admin is needed: of the tenant, or of all.")]
+        --action instances selects all actions on instances; those on their timers are timers.fire and timers.cancel.\n\
+        The role admin is needed: of the tenant, or of all.")]
     List(Box<ListArguments>),
 }
 
