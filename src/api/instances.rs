@@ -195,7 +195,7 @@ pub async fn cancel(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
     let request: CancelRequest = control_request(&sized(body)?)?;
-    account::check(&request.by, "")?;
+    account::check(&request.by, &request.reason)?;
     let verb = ControlVerb::Cancel {
         reason: request.reason,
         mode: request.mode,
@@ -225,7 +225,7 @@ pub async fn signal(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
     let request: SignalRequest = control_request(&sized(body)?)?;
-    account::check("", &request.reason)?;
+    account::check(&request.by, &request.reason)?;
     let verb = ControlVerb::Signal {
         name: names.get("name").cloned().unwrap_or_default(),
         data: request.data,
