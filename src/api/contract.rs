@@ -123,8 +123,14 @@ fn process() -> Vec<Row> {
         ("GET /health", json("Health").also(503)),
         ("GET /metrics", Contract::of(200, metrics)),
         ("GET /info", json("Info")),
-        ("POST /admin/drain", Contract::of(202, Sent::Json("Drain"))),
-        ("POST /admin/reload", json("Reloaded").refuses(&[422])),
+        (
+            "POST /admin/drain",
+            Contract::of(202, Sent::Json("Drain")).reads("Account"),
+        ),
+        (
+            "POST /admin/reload",
+            json("Reloaded").reads("Account").refuses(&[422]),
+        ),
         ("GET /admin/audit", json("AuditRecords")),
         ("GET /admin/breakers", json("Breakers")),
         ("GET /admin/rates", json("Rates")),
@@ -142,15 +148,17 @@ fn shards() -> Vec<Row> {
         ("GET /admin/shards", json("Shards")),
         (
             "POST /admin/shards/{shard}/open",
-            json("ShardOpened").refuses(&[409]),
+            json("ShardOpened").reads("Account").refuses(&[409]),
         ),
         (
             "POST /admin/shards/{shard}/close",
-            json("ShardOpened").refuses(&[409]),
+            json("ShardOpened").reads("Account").refuses(&[409]),
         ),
         (
             "POST /admin/shards/{shard}/backup",
-            Contract::of(200, Sent::Text("application/octet-stream")).refuses(&[409]),
+            Contract::of(200, Sent::Text("application/octet-stream"))
+                .reads("Account")
+                .refuses(&[409]),
         ),
         ("POST /admin/shards/{shard}/accept-gap", accept()),
         ("POST /admin/shards/{shard}/rebind", accept()),
@@ -170,7 +178,7 @@ fn cluster() -> Vec<Row> {
         ("GET /v1/definitions/{hash}", json("DefinitionDetail")),
         (
             "POST /v1/definitions/{hash}/migrate",
-            json("Migration").refuses(&[409]),
+            json("Migration").reads("Account").refuses(&[409]),
         ),
         ("GET /v1/migrations/{id}", json("Migration")),
         ("POST /v1/callbacks/{token}", callback.refuses(&[409, 410])),
@@ -255,11 +263,11 @@ fn tenants() -> Vec<Row> {
         ("GET /sagas/{saga}/schedule", json("Schedule")),
         (
             "POST /sagas/{saga}/schedule/pause",
-            json("Schedule").refuses(&[409]),
+            json("Schedule").reads("Account").refuses(&[409]),
         ),
         (
             "POST /sagas/{saga}/schedule/resume",
-            json("Schedule").refuses(&[409]),
+            json("Schedule").reads("Account").refuses(&[409]),
         ),
         ("GET /timers", json("DueTimers")),
         ("GET /outbox", json("OutboxItems")),

@@ -79,6 +79,8 @@ pub struct Endpoint {
     pub is_of_tenant: bool,
     /// Whether it reads a body.
     pub has_body: bool,
+    /// Whether the body says nothing but who asks and why.
+    pub has_account_only: bool,
     /// The query parameters that it knows; any other is refused.
     pub parameters: Vec<&'static str>,
     pub kind: Kind,
@@ -95,7 +97,8 @@ impl Endpoint {
         self.method != Method::GET
     }
 
-    /// What it does, in words with points between them: the last two of its path that are no parameters.
+    /// What it does, in words with points between them: the last two of its path that are no parameters. Behind what is started or
+    /// deleted the verb is added, which the path lacks. Each change has an action of its own.
     #[must_use]
     pub fn action(&self) -> String {
         let words = self.path.split('/').filter(|word| {
@@ -104,14 +107,19 @@ impl Endpoint {
         });
         let words: Vec<&str> = words.collect();
         let action = words[words.len().saturating_sub(2)..].join(".");
-        let begins = ["/instances", "/jobs"].iter().any(|end| self.path.ends_with(end));
-        if begins { action + ".start" } else { action }
+        if self.method == Method::DELETE {
+            action + ".delete"
+        } else if self.starts_instance() || self.starts_job() {
+            action + ".start"
+        } else {
+            action
+        }
     }
 
     /// Whether an `Idempotency-Key` may name the request.
     #[must_use]
     pub fn takes_key(&self) -> bool {
-        self.kind == Kind::Request || self.is_mutation() && self.path.ends_with("/jobs")
+        self.kind == Kind::Request || self.starts_job()
     }
 
     /// What the items of a page are called, where it answers with one.
@@ -132,6 +140,12 @@ impl Endpoint {
         self.is_mutation() && self.path.ends_with("/instances")
     }
 
+    /// Whether it starts a job.
+    #[must_use]
+    pub fn starts_job(&self) -> bool {
+        self.is_mutation() && self.path.ends_with("/jobs")
+    }
+
     /// Whether somebody may wait here for more than a request takes.
     #[must_use]
     pub fn waits(&self) -> bool {
@@ -140,6 +154,13 @@ impl Endpoint {
 
     const fn body(mut self) -> Self {
         self.has_body = true;
+        self
+    }
+
+    /// A body that says who asks and why, and nothing else.
+    const fn account(mut self) -> Self {
+        self.has_body = true;
+        self.has_account_only = true;
         self
     }
 
@@ -239,6 +260,7 @@ impl Rows {
             place: self.place,
             is_of_tenant: self.is_of_tenant,
             has_body: false,
+            has_account_only: false,
             parameters: Vec::new(),
             kind: Kind::Plain,
             summary,
@@ -252,35 +274,76 @@ mod tests {
     use super::*;
     use crate::kernel::subject::Tenancy;
 
+    /// Method, path and action of each change.
+    const ACTIONS: &[(&str, &str, &str)] = &[
+        ("POST", "/admin/breakers/{upstream}", "breakers"),
+        ("POST", "/admin/drain", "drain"),
+        ("POST", "/admin/reload", "reload"),
+        ("POST", "/admin/shards/{shard}/accept-gap", "shards.accept-gap"),
+        ("POST", "/admin/shards/{shard}/backup", "shards.backup"),
+        ("POST", "/admin/shards/{shard}/close", "shards.close"),
+        ("POST", "/admin/shards/{shard}/discard", "shards.discard"),
+        ("POST", "/admin/shards/{shard}/open", "shards.open"),
+        ("POST", "/admin/shards/{shard}/rebind", "shards.rebind"),
+        ("POST", "/admin/shards/{shard}/release", "shards.release"),
+        ("POST", "/v1/callbacks/{token}", "callbacks"),
+        ("POST", "/v1/definitions/{hash}/migrate", "definitions.migrate"),
+        (
+            "POST",
+            "{tenant}/dead-letters/{id}/discard",
+            "dead-letters.discard",
+        ),
+        ("POST", "{tenant}/dead-letters/{id}/retry", "dead-letters.retry"),
+        ("POST", "{tenant}/events", "events"),
+        ("POST", "{tenant}/jobs", "jobs.start"),
+        ("POST", "{tenant}/jobs/{id}/pause", "jobs.pause"),
+        ("POST", "{tenant}/jobs/{id}/resume", "jobs.resume"),
+        ("POST", "{tenant}/jobs/{id}/stop", "jobs.stop"),
+        ("POST", "{instances}", "instances.start"),
+        ("DELETE", "{instances}/{key}", "instances.delete"),
+        ("POST", "{instances}/{key}/cancel", "instances.cancel"),
+        ("POST", "{instances}/{key}/kill", "instances.kill"),
+        ("POST", "{instances}/{key}/migrate", "instances.migrate"),
+        ("POST", "{instances}/{key}/pause", "instances.pause"),
+        ("POST", "{instances}/{key}/resolve", "instances.resolve"),
+        ("POST", "{instances}/{key}/restart", "instances.restart"),
+        ("POST", "{instances}/{key}/resume", "instances.resume"),
+        ("POST", "{instances}/{key}/retry", "instances.retry"),
+        ("POST", "{instances}/{key}/signals/{name}", "instances.signals"),
+        ("POST", "{instances}/{key}/skip", "instances.skip"),
+        ("POST", "{instances}/{key}/timers/{name}/cancel", "timers.cancel"),
+        ("POST", "{instances}/{key}/timers/{name}/fire", "timers.fire"),
+        ("POST", "{instances}/{key}/try-now", "instances.try-now"),
+        ("POST", "{tenant}/sagas/{saga}/schedule/pause", "schedule.pause"),
+        ("POST", "{tenant}/sagas/{saga}/schedule/resume", "schedule.resume"),
+    ];
+
     #[test]
     fn each_change_has_an_action_of_its_own_that_is_the_same_with_and_without_tenants() {
-        let actions = |tenancy: Tenancy| -> Vec<String> {
+        for (tenancy, prefix) in [(Tenancy::Multi, "/v1/tenants/{tenant}"), (Tenancy::Single, "/v1")] {
+            let instances = format!("{prefix}/sagas/{{saga}}/instances");
+            let whole = |path: &str| {
+                let path = path.replacen("{instances}", &instances, 1);
+                match path.strip_prefix("{tenant}") {
+                    Some(rest) => format!("{prefix}{rest}"),
+                    None => path,
+                }
+            };
+            let mut wanted: Vec<_> = ACTIONS
+                .iter()
+                .map(|(method, path, action)| ((*method).to_owned(), whole(path), (*action).to_owned()))
+                .collect();
             let changes = all(tenancy).into_iter().filter(Endpoint::is_mutation);
-            changes.map(|endpoint| endpoint.action()).collect()
-        };
-        let multi = actions(Tenancy::Multi);
-        assert_eq!(multi, actions(Tenancy::Single));
-        let mut distinct = multi.clone();
+            let mut found: Vec<_> = changes
+                .map(|change| (change.method.to_string(), change.path.clone(), change.action()))
+                .collect();
+            wanted.sort();
+            found.sort();
+            assert_eq!(found, wanted);
+        }
+        let mut distinct: Vec<_> = ACTIONS.iter().map(|(_, _, action)| action).collect();
         distinct.sort();
         distinct.dedup();
-        assert_eq!(distinct.len(), multi.len(), "{multi:?}");
-        for known in [
-            "drain",
-            "breakers",
-            "shards.open",
-            "instances.start",
-            "instances.cancel",
-            "instances.signals",
-            "timers.fire",
-            "jobs.start",
-            "jobs.pause",
-            "schedule.pause",
-            "dead-letters.retry",
-            "definitions.migrate",
-            "callbacks",
-            "events",
-        ] {
-            assert!(multi.iter().any(|action| action == known), "{known}: {multi:?}");
-        }
+        assert_eq!(distinct.len(), ACTIONS.len(), "{distinct:?}");
     }
 }

@@ -11,9 +11,10 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 
+use super::account;
 use super::audit::Audited;
 use super::auth::{self, Principal};
-use super::endpoints::{Access, Endpoint, Place};
+use super::endpoints::{Access, Endpoint, Kind, Place};
 use super::entrance::named_tenant;
 use super::extract::{self, Names};
 use super::forwarding::{self, Asking, Vouched};
@@ -125,9 +126,7 @@ impl Gate {
             audited.by(&principal);
         }
         let tenant = self.check(&principal, &request, names)?;
-        if let Some(audited) = audited {
-            request = audited.read(&self.endpoint, request).await?;
-        }
+        request = self.read(request, audited).await?;
         if let Some(way) = self.elsewhere(&request) {
             let may_be_stored = forwarding::may_be_stored(&self.endpoint, &request);
             let (sent, kept) = if may_be_stored {
@@ -153,6 +152,27 @@ impl Gate {
         let wanted = Wanted::of(request.headers()).filter(|_| is_forwarded);
         let answering = requests::within(key, pages::within(wanted, next.run(request)));
         Ok(auth::within(&principal, tenant.as_ref(), answering).await)
+    }
+
+    /// Looks into the body of a request for a change: for the audit, and whether it says more than the endpoint reads.
+    async fn read(&self, request: Request, audited: Option<&mut Audited>) -> Result<Request, Problem> {
+        let reading = async {
+            let request = match audited {
+                Some(audited) => audited.read(&self.endpoint, request).await?,
+                None => request,
+            };
+            account::read(&self.endpoint, request).await
+        };
+        if self.endpoint.kind != Kind::Slow {
+            return reading.await;
+        }
+        // Nothing else bounds the time of these.
+        let read = tokio::time::timeout(self.state.request_timeout, reading).await;
+        read.unwrap_or_else(|_| {
+            Err(Problem::unavailable(
+                "the request took longer than http.request_timeout",
+            ))
+        })
     }
 
     /// The way to the process that answers it, if that is another one. What was forwarded here is answered here.

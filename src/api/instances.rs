@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::ApiState;
+use super::account;
 use super::auth;
 use super::extract::{self, Names, PageParameters, Parameters};
 use super::pages::{self, Source};
@@ -144,11 +145,7 @@ pub async fn start(
 ) -> Result<Response, Problem> {
     let body: StartBody = control_request(&sized(body)?)?;
     let policy = body.on_conflict;
-    if policy != ConflictPolicy::TerminateExisting && !(body.by.is_empty() && body.reason.is_empty()) {
-        return Err(Problem::invalid(
-            "only a start that terminates has `by` and `reason`",
-        ));
-    }
+    account::check(&body.by, &body.reason)?;
     let request_id = requests::request_id(body.request_id)?;
     // A repeated request must mean the same instance.
     let key = body.key.unwrap_or_else(|| request_id.clone());
@@ -179,6 +176,9 @@ pub async fn start(
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CancelRequest {
+    /// For the audit alone.
+    #[serde(default)]
+    by: String,
     #[serde(default)]
     reason: String,
     #[serde(default)]
@@ -195,6 +195,7 @@ pub async fn cancel(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
     let request: CancelRequest = control_request(&sized(body)?)?;
+    account::check(&request.by, &request.reason)?;
     let verb = ControlVerb::Cancel {
         reason: request.reason,
         mode: request.mode,
@@ -209,6 +210,9 @@ struct SignalRequest {
     data: serde_json::Map<String, serde_json::Value>,
     #[serde(default)]
     by: String,
+    /// For the audit alone.
+    #[serde(default)]
+    reason: String,
     #[serde(default)]
     request_id: Option<String>,
 }
@@ -221,6 +225,7 @@ pub async fn signal(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
     let request: SignalRequest = control_request(&sized(body)?)?;
+    account::check(&request.by, &request.reason)?;
     let verb = ControlVerb::Signal {
         name: names.get("name").cloned().unwrap_or_default(),
         data: request.data,
@@ -428,6 +433,11 @@ pub(super) fn control_request<T: Default + DeserializeOwned>(body: &Bytes) -> Re
 pub(super) fn body_of<T: DeserializeOwned>(body: &Bytes) -> Result<T, Problem> {
     // A repeated key would be read as whichever comes last, and what is nested too deep would be a dead letter.
     let invalid = |message: String| Problem::invalid(format!("invalid body: {message}"));
-    json::Json::parse(body, Limits::default().json_depth).map_err(|error| invalid(error.to_string()))?;
+    let parsed = json::Json::parse(body, Limits::default().json_depth);
+    let parsed = parsed.map_err(|error| invalid(error.to_string()))?;
+    // A list would be read as the members in their order.
+    if !matches!(parsed, json::Json::Map(_)) {
+        return Err(invalid("it is not an object".to_owned()));
+    }
     serde_json::from_slice(body).map_err(|error| invalid(error.to_string()))
 }

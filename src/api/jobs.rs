@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::ApiState;
+use super::audit::MadeId;
 use super::auth;
 use super::extract::{self, Names};
 use super::instances::{body_of, control_request, sized};
@@ -93,7 +94,10 @@ pub async fn start(
         return Ok(Json(state.control.plan_job(&tenant, job).await?).into_response());
     }
     let started = state.control.start_job(&tenant, job).await?;
-    Ok((StatusCode::ACCEPTED, Json(started)).into_response())
+    let id = MadeId(started.id.clone());
+    let mut response = (StatusCode::ACCEPTED, Json(started)).into_response();
+    response.extensions_mut().insert(id);
+    Ok(response)
 }
 
 /// The jobs that are kept, the newest first.

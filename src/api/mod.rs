@@ -2,6 +2,7 @@
 //!
 //! It knows `ports::control` and nothing behind it. Errors are problem+json (RFC 9457) with a stable code.
 
+mod account;
 pub mod aliases;
 mod answers;
 mod audit;

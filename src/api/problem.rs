@@ -132,6 +132,17 @@ impl Problem {
         )
     }
 
+    /// As [`Self::forbidden`], for what belongs to no tenant.
+    pub fn forbidden_everywhere(needed: Role) -> Self {
+        let needed = needed.as_str();
+        Self {
+            detail: format!(
+                "this belongs to no tenant and needs the role {needed}@*: {needed} for all tenants"
+            ),
+            ..Self::forbidden(Role::Viewer)
+        }
+    }
+
     pub fn method_not_allowed() -> Self {
         Self::new(
             StatusCode::METHOD_NOT_ALLOWED,

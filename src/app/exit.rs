@@ -16,11 +16,11 @@ pub const NOT_IN_TIME: u8 = 6;
 pub const ENDED_OTHERWISE: u8 = 7;
 /// The command line is wrong.
 pub const USAGE: u8 = 64;
-/// The runner does not take the request as it is (400, 413, 415, 422).
+/// The runner does not take the request as it is (400, 405, 410, 413, 415, 422).
 pub const DATA: u8 = 65;
 /// A file cannot be read.
 pub const NO_INPUT: u8 = 66;
-/// No runner answers, or it cannot do this now (503).
+/// No runner answers, or it cannot do this now (502, 503, 504).
 pub const UNAVAILABLE: u8 = 69;
 /// Something that should work did not.
 pub const SOFTWARE: u8 = 70;
@@ -28,7 +28,7 @@ pub const SOFTWARE: u8 = 70;
 pub const CANNOT_CREATE: u8 = 73;
 /// Standard output cannot be written.
 pub const IO: u8 = 74;
-/// The runner refuses the request because of where it comes from (403).
+/// The runner refuses the request because of who asks or where it comes from (401, 403).
 pub const NO_PERMISSION: u8 = 77;
 /// The configuration, the definitions or the stored data do not let the runner start.
 pub const CONFIG: u8 = 78;

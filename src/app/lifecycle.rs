@@ -186,8 +186,7 @@ async fn serve_until_told(node: &Node, signals: &mut Signals) {
             told = signals.any() => if told == Told::Stop { return },
             () = node.drain_requested() => return,
         }
-        // The log has the outcome, whoever asked.
-        let _told = node.reload().await;
+        audit::reload_by_signal(node).await;
     }
 }
 

@@ -21,7 +21,8 @@ pub enum AuditCommand {
         saga-runner audit list --all-tenants --outcome refused --status 403\n  \
         saga-runner audit list --all-tenants --action shards --since 2026-11-01T00:00:00Z --all -o jsonl\n\n\
         An action is what stands last in the path of an endpoint: instances.cancel, jobs.start, dead-letters.retry, shards.open, drain.\n\
-        --action instances selects all actions on instances. The role admin is needed: of the tenant, or of all.")]
+        --action instances selects all actions on instances; those on their timers are timers.fire and timers.cancel.\n\
+        The role admin is needed: of the tenant, or of all.")]
     List(Box<ListArguments>),
 }
 
@@ -139,7 +140,7 @@ fn all(
 const COLUMNS: &[Column] = &[
     Column::time("TIME", "/time"),
     Column::told("WHO", who),
-    Column::value("ACTION", "/action"),
+    Column::told("ACTION", action),
     Column::value("TENANT", "/tenant"),
     Column::told("TARGET", target),
     Column::value("OUTCOME", "/outcome").judged(judged),
@@ -159,6 +160,13 @@ const COLUMNS: &[Column] = &[
 fn who(item: &Value) -> String {
     let named = item["principal"].as_str().or_else(|| item["by"].as_str());
     named.unwrap_or_default().to_owned()
+}
+
+/// `jobs.start`, or `jobs.start (dry run)`
+fn action(item: &Value) -> String {
+    let action = item["action"].as_str().unwrap_or_default();
+    let note = if item["dry_run"] == true { " (dry run)" } else { "" };
+    format!("{action}{note}")
 }
 
 /// `key=o-1 saga=order`
@@ -198,6 +206,22 @@ mod tests {
             "accepted",
             "202",
             "enough",
+        ] {
+            assert!(table.contains(cell), "{cell}: {table}");
+        }
+        assert!(!table.contains("dry run"), "{table}");
+    }
+
+    #[test]
+    fn the_table_marks_dry_runs() {
+        let item = json!({
+            "time": "2026-11-26T03:00:00Z", "by": "bob", "action": "jobs.start", "dry_run": true,
+            "target": {"filter": "{\"phase\":\"failed\"}", "verb": "delete"}, "outcome": "done", "status": 200,
+        });
+        let table = OutputArguments::default().table(COLUMNS, &[item]);
+        for cell in [
+            "jobs.start (dry run)",
+            "filter={\"phase\":\"failed\"} verb=delete",
         ] {
             assert!(table.contains(cell), "{cell}: {table}");
         }

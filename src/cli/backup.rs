@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::account::AccountArguments;
 use super::client::{Client, ServerArguments};
 use super::manifest::ManifestArguments;
 use super::output::{Column, OutputArguments};
@@ -40,6 +41,8 @@ pub struct BackupArguments {
     #[arg(long, value_name = "FILE")]
     to: PathBuf,
     #[command(flatten)]
+    account: AccountArguments,
+    #[command(flatten)]
     output: OutputArguments,
     #[command(flatten)]
     server: ServerArguments,
@@ -70,7 +73,7 @@ pub fn backup(arguments: &BackupArguments) -> Result<(), Failure> {
     let mut partial = to.clone().into_os_string();
     partial.push(".partial");
     let partial = Partial(PathBuf::from(partial));
-    let bytes = receive(&client, shard, &partial.0)?;
+    let bytes = receive(&client, shard, &arguments.account.body(), &partial.0)?;
     let file = File::open(&partial.0).map_err(|error| not_written(&partial.0, &error.to_string()))?;
     let (header, rows) = backup::inspect(&mut BufReader::new(file))
         .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("shard {shard}: {error}")))?;
@@ -82,13 +85,13 @@ pub fn backup(arguments: &BackupArguments) -> Result<(), Failure> {
 }
 
 /// Writes the file as it comes; gives its bytes.
-fn receive(client: &Client, shard: u16, path: &Path) -> Result<u64, Failure> {
+fn receive(client: &Client, shard: u16, account: &Value, path: &Path) -> Result<u64, Failure> {
     let wrong = |error: std::io::Error| not_written(path, &error.to_string());
     let mut options = OpenOptions::new();
     let options = options.write(true).create(true).truncate(true).mode(0o600);
     let mut file = BufWriter::new(options.open(path).map_err(wrong)?);
     let (mut progress, mut bytes, mut told) = (out::Progress::new(), 0_u64, 0_u64);
-    client.download(&format!("/admin/shards/{shard}/backup"), |chunk| {
+    client.download(&format!("/admin/shards/{shard}/backup"), account, |chunk| {
         bytes += chunk.len() as u64;
         if bytes >= told + TELL_EVERY {
             told = bytes;

@@ -219,11 +219,6 @@ impl Client {
         }
     }
 
-    /// Asks for something to be done.
-    pub fn post(&self, path: &str) -> Result<Value, Failure> {
-        self.send(self.http.post(self.address(path)))
-    }
-
     /// Sends JSON to a page.
     pub fn post_json(&self, path: &str, body: &Value) -> Result<Value, Failure> {
         let request = self.http.post(self.address(path));
@@ -288,14 +283,16 @@ impl Client {
         })
     }
 
-    /// Asks for a file, and gives its bytes to `take` as they come.
+    /// Asks with JSON for a file, and gives its bytes to `take` as they come.
     pub fn download(
         &self,
         path: &str,
+        body: &Value,
         mut take: impl FnMut(&[u8]) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let request = self.http.post(self.address(path)).timeout(PATIENCE_LONG);
-        let request = self.authorized(request);
+        let request = request.header("content-type", "application/json");
+        let request = self.authorized(request.body(body.to_string()));
         let broken = |error: reqwest::Error| self.no_answer(&error);
         self.runtime.block_on(async {
             let mut response = request.send().await.map_err(broken)?;
@@ -325,11 +322,16 @@ impl Client {
         Failure::new(exit::UNAVAILABLE, message)
     }
 
-    /// Asks for something that may take long, and calls `waits` now and then until it is done.
-    pub fn post_and_wait(&self, path: &str, mut waits: impl FnMut(Duration)) -> Result<Value, Failure> {
-        let request = self.http.post(self.address(path));
-        let request = request.timeout(PATIENCE_LONG);
-        self.send_telling(request, &mut waits)
+    /// Sends JSON to a page that may take long, and calls `waits` now and then until it has answered.
+    pub fn post_and_wait(
+        &self,
+        path: &str,
+        body: &Value,
+        mut waits: impl FnMut(Duration),
+    ) -> Result<Value, Failure> {
+        let request = self.http.post(self.address(path)).timeout(PATIENCE_LONG);
+        let request = request.header("content-type", "application/json");
+        self.send_telling(request.body(body.to_string()), &mut waits)
     }
 
     /// Where a path is.

@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use similar::TextDiff;
 
+use super::account::AccountArguments;
 use super::client::{Client, ServerArguments, escaped};
 use super::node;
 use super::output::{Column, Mood, OutputArguments};
@@ -88,6 +89,8 @@ pub struct MigrateArguments {
     /// Print what would happen to every live instance, without changes.
     #[arg(long)]
     dry_run: bool,
+    #[command(flatten)]
+    account: AccountArguments,
     #[command(flatten)]
     output: OutputArguments,
     #[command(flatten)]
@@ -186,7 +189,7 @@ fn migrate(arguments: &MigrateArguments) -> Result<(), Failure> {
         "/v1/definitions/{hash}/migrate?dry_run={}&undo={}",
         arguments.dry_run, arguments.undo
     );
-    let mut report = client.post(&path)?;
+    let mut report = client.post_json(&path, &arguments.account.body())?;
     let poll = format!("/v1/migrations/{}", text(&report["id"]));
     let mut progress = out::Progress::new();
     while report["finished"] == false {

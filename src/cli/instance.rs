@@ -115,6 +115,9 @@ pub struct RequestArguments {
 
 #[derive(Debug, Args)]
 pub struct CancelArguments {
+    /// Name of the operator, kept in the audit.
+    #[arg(long, env = "USER", value_name = "NAME", default_value = "")]
+    by: String,
     /// Reason, kept with the instance.
     #[arg(long, value_name = "TEXT", default_value = "")]
     reason: String,
@@ -223,7 +226,11 @@ pub fn instance(command: &InstanceCommand) -> Result<(), Failure> {
                 let consequence = format!("nothing that {key} has done is compensated");
                 arguments.confirm.agreed(&consequence, key)?;
             }
-            let body = json!({"reason": arguments.reason, "mode": arguments.mode.as_str()});
+            let body = json!({
+                "by": arguments.by,
+                "reason": arguments.reason,
+                "mode": arguments.mode.as_str(),
+            });
             ask(&arguments.request, "cancel", body)
         }
         InstanceCommand::Retry(arguments) => verbs::retry(arguments),

@@ -2,6 +2,7 @@
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod account;
 mod addresses;
 pub mod audit;
 mod backup;
@@ -71,7 +72,7 @@ Exit codes:
   6   what was waited for has not happened in time
   7   what was waited for will not happen: the instance has ended otherwise
   64  the command line is wrong
-  65  the runner rejects the request (HTTP 400, 413, 415, 422)
+  65  the runner rejects the request (HTTP 400, 405, 410, 413, 415, 422)
   66  a file cannot be read, or a folder has no definitions
   69  no runner answers, or it cannot do this now (HTTP 502, 503, 504)
   70  a bug in this program or in the runner

@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
+use super::account::AccountArguments;
 use super::client::{Client, ServerArguments, escaped};
 use super::output::{Column, Mood, OutputArguments};
 use crate::app::SystemClock;
@@ -25,11 +26,15 @@ pub struct DrainArguments {
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = Millis::parse, requires = "wait")]
     timeout: Millis,
     #[command(flatten)]
+    account: AccountArguments,
+    #[command(flatten)]
     server: ServerArguments,
 }
 
 #[derive(Debug, Args)]
 pub struct ReloadArguments {
+    #[command(flatten)]
+    account: AccountArguments,
     #[command(flatten)]
     output: OutputArguments,
     #[command(flatten)]
@@ -64,6 +69,8 @@ pub struct BreakerArguments {
     #[arg(long, value_name = "NAME")]
     tenant: Option<String>,
     #[command(flatten)]
+    account: AccountArguments,
+    #[command(flatten)]
     server: ServerArguments,
 }
 
@@ -78,7 +85,7 @@ enum Force {
 pub fn drain(arguments: &DrainArguments) -> Result<(), Failure> {
     let client = Client::new(&arguments.server)?;
     let started = client.get("/info")?["started"].clone();
-    let answer = client.post("/admin/drain")?;
+    let answer = client.post_json("/admin/drain", &arguments.account.body())?;
     let word = if answer["began_now"] == true {
         "begun"
     } else {
@@ -115,7 +122,8 @@ fn wait_for_the_end(client: &Client, started: &Value, timeout: Duration) -> Resu
 }
 
 pub fn reload(arguments: &ReloadArguments) -> Result<(), Failure> {
-    let answer = Client::new(&arguments.server)?.post("/admin/reload")?;
+    let client = Client::new(&arguments.server)?;
+    let answer = client.post_json("/admin/reload", &arguments.account.body())?;
     arguments.output.shown(&answer, || show_reload(&answer))?;
     let problems = answer["problems"].as_array().into_iter().flatten();
     let problems: Vec<String> = problems.map(super::output::plain).collect();
@@ -179,7 +187,8 @@ fn force(arguments: &BreakerArguments, force: Force) -> Result<(), Failure> {
         Force::Closed => "closed",
         Force::Auto => "auto",
     };
-    let mut body = json!({"state": state});
+    let mut body = arguments.account.body();
+    body["state"] = json!(state);
     if let Some(tenant) = &arguments.tenant {
         body["tenant"] = json!(tenant);
     }

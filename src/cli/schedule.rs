@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
+use super::account::AccountArguments;
 use super::client::{Client, CommonArguments, escaped};
 use super::output::{Column, plain};
 use crate::app::exit::Failure;
@@ -27,6 +28,8 @@ pub struct ListArguments {
 pub struct NameArguments {
     /// Name of the saga.
     saga: String,
+    #[command(flatten)]
+    account: AccountArguments,
     #[command(flatten)]
     common: CommonArguments,
 }
@@ -79,6 +82,6 @@ fn order(arguments: &NameArguments, verb: &str) -> Result<(), Failure> {
     let client = Client::new(&arguments.common.server)?;
     let tenant = client.tenant_path(&arguments.common.tenant)?;
     let path = format!("{tenant}/sagas/{}/schedule/{verb}", escaped(&arguments.saga));
-    let shown = client.post(&path)?;
+    let shown = client.post_json(&path, &arguments.account.body())?;
     arguments.common.output.object(FIELDS, &shown)
 }

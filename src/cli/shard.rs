@@ -4,6 +4,7 @@
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
+use super::account::AccountArguments;
 use super::backup::{self, BackupArguments, RestoreArguments};
 use super::client::{Client, ServerArguments, escaped};
 use super::confirm::ConfirmArguments;
@@ -88,6 +89,9 @@ pub struct DiscardArguments {
 
 #[derive(Debug, Args)]
 pub struct DecisionArguments {
+    /// Name of the operator, kept in the audit.
+    #[arg(long, env = "USER", value_name = "NAME", default_value = "")]
+    by: String,
     /// Reason, for the record; required without --dry-run.
     #[arg(long, value_name = "TEXT", required_unless_present = "dry_run")]
     reason: Option<String>,
@@ -113,6 +117,8 @@ pub struct OneArguments {
     /// Number of the shard.
     shard: u16,
     #[command(flatten)]
+    account: AccountArguments,
+    #[command(flatten)]
     output: OutputArguments,
     #[command(flatten)]
     server: ServerArguments,
@@ -125,6 +131,9 @@ pub struct AcceptArguments {
     /// Name of the stream.
     #[arg(long, value_name = "NAME")]
     stream: String,
+    /// Name of the operator, kept in the audit.
+    #[arg(long, env = "USER", value_name = "NAME", default_value = "")]
+    by: String,
     /// Reason, for the record; required without --dry-run.
     #[arg(long, value_name = "TEXT", required_unless_present = "dry_run")]
     reason: Option<String>,
@@ -188,7 +197,8 @@ const COLUMNS: &[Column] = &[
 fn order(arguments: &OneArguments, verb: &str) -> Result<(), Failure> {
     let client = Client::new(&arguments.server)?;
     let shard = arguments.shard;
-    let answer = client.post_and_wait(&format!("/admin/shards/{shard}/{verb}"), |waited| {
+    let path = format!("/admin/shards/{shard}/{verb}");
+    let answer = client.post_and_wait(&path, &arguments.account.body(), |waited| {
         let seconds = waited.as_secs();
         out::note(format_args!(
             "shard {shard} is not {} yet after {seconds} s; it continues even if you interrupt this command",
@@ -212,6 +222,7 @@ fn accept(arguments: &AcceptArguments, verb: &str) -> Result<(), Failure> {
     let client = Client::new(&arguments.server)?;
     let mut body = json!({
         "stream": arguments.stream,
+        "by": arguments.by,
         "reason": arguments.reason.as_deref().unwrap_or_default(),
         "dry_run": arguments.dry_run,
     });
@@ -358,6 +369,7 @@ fn pending(arguments: &PendingArguments) -> Result<(), Failure> {
 fn decide(shard: u16, verb: &str, what: Value, arguments: &DecisionArguments) -> Result<(), Failure> {
     let client = Client::new(&arguments.server)?;
     let mut body = what;
+    body["by"] = arguments.by.as_str().into();
     body["reason"] = arguments.reason.as_deref().unwrap_or_default().into();
     body["dry_run"] = arguments.dry_run.into();
     let answer = client.post_json(&format!("/admin/shards/{shard}/{verb}"), &body)?;

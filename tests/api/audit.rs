@@ -13,8 +13,8 @@ use crate::api::forwarding::{pair, unavailable};
 use crate::support::nats_server::NatsServer;
 use crate::support::rig::Rig;
 
-const OF_ALL: &str = "/admin/audit?limit=500";
-const OF_ACME: &str = "/v1/tenants/acme/audit?limit=500";
+pub(super) const OF_ALL: &str = "/admin/audit?limit=500";
+pub(super) const OF_ACME: &str = "/v1/tenants/acme/audit?limit=500";
 
 /// Principals by name, with their tokens.
 struct Tokens {
@@ -59,7 +59,7 @@ async fn guarded() -> (Rig, Tokens) {
 }
 
 /// The records once there are so many.
-async fn records(rig: &Rig, token: &str, path: &str, count: usize) -> Vec<Value> {
+pub(super) async fn records(rig: &Rig, token: &str, path: &str, count: usize) -> Vec<Value> {
     let begin = Instant::now();
     loop {
         let answer = ask(rig, token, "GET", path, "").await;

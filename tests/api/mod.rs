@@ -2,6 +2,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "the test waits in real time")]
 
+mod accounts;
 mod actions;
 mod aliases;
 mod archives;

@@ -2,7 +2,7 @@
 
 mod request;
 
-pub use request::{Audited, ProblemCode};
+pub use request::{Audited, MadeId, ProblemCode};
 
 use std::sync::Arc;
 

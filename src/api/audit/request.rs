@@ -25,10 +25,16 @@ use crate::ports::control::{AuditOutcome, AuditRecord, rfc3339};
 const TEXT_BYTES_MAX: usize = 256;
 /// Longest reason of a record, in bytes.
 const REASON_BYTES_MAX: usize = 1_024;
+/// Longest filter of a record, in bytes.
+const FILTER_BYTES_MAX: usize = 1_024;
 
 /// The code of the problem that a response tells of.
 #[derive(Debug, Clone)]
 pub struct ProblemCode(pub Cow<'static, str>);
+
+/// Id of what was made, where the answer names it: of a job.
+#[derive(Debug, Clone)]
+pub struct MadeId(pub String);
 
 /// A request for a change that is being answered. It is recorded when it is dropped without an answer, too: whoever asked went
 /// away then, or it took too long.
@@ -37,7 +43,7 @@ pub struct Audited {
     record: Option<AuditRecord>,
 }
 
-/// What is read of a body. Each member is text where it is of use.
+/// What is read of a body. Each member is a text, a number or a flag where it is of use; `filter` has texts by name.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Said<'b> {
@@ -61,6 +67,28 @@ struct Said<'b> {
     step: Option<&'b RawValue>,
     #[serde(borrow)]
     mode: Option<&'b RawValue>,
+    #[serde(borrow)]
+    filter: Option<&'b RawValue>,
+    #[serde(borrow)]
+    rate: Option<&'b RawValue>,
+    #[serde(borrow)]
+    ended: Option<&'b RawValue>,
+    #[serde(borrow)]
+    all: Option<&'b RawValue>,
+    #[serde(borrow)]
+    undo: Option<&'b RawValue>,
+    #[serde(borrow)]
+    to: Option<&'b RawValue>,
+    #[serde(borrow, rename = "as")]
+    found: Option<&'b RawValue>,
+    #[serde(borrow)]
+    stream: Option<&'b RawValue>,
+    #[serde(borrow)]
+    position: Option<&'b RawValue>,
+    #[serde(borrow)]
+    tenant: Option<&'b RawValue>,
+    #[serde(borrow)]
+    on_conflict: Option<&'b RawValue>,
 }
 
 impl Audited {
@@ -129,6 +157,9 @@ impl Audited {
         let body = body.map_err(|_| Problem::too_large("body is larger than 1 MiB, or broke off"))?;
         let said: Said<'_> = serde_json::from_slice(&body).unwrap_or_default();
         record.take(&said);
+        if endpoint.starts_job() {
+            record.take_filter(said.filter);
+        }
         if endpoint.kind == Kind::Request && record.request_id.is_none() && said.request_id.is_none() {
             let id = requests::fresh();
             let value = HeaderValue::try_from(&id).expect("a UUID is ASCII");
@@ -149,6 +180,9 @@ impl Audited {
             record.status = Some(response.status().as_u16());
             let code = response.extensions().get::<ProblemCode>();
             record.code = code.map(|ProblemCode(code)| code.to_string());
+            if let Some(MadeId(id)) = response.extensions().get() {
+                record.about("id", id);
+            }
             self.hand_over(record);
         }
     }
@@ -216,9 +250,21 @@ fn text(value: Option<&RawValue>, bytes_max: usize) -> Option<String> {
     (!text.is_empty()).then(|| cut(&text, bytes_max))
 }
 
+/// A text, a number or `true`. A flag that is not set says nothing.
+fn word(value: Option<&RawValue>) -> Option<String> {
+    let raw = value?.get();
+    match raw.as_bytes().first()? {
+        b'"' => text(value, TEXT_BYTES_MAX),
+        b't' | b'-' | b'0'..=b'9' => Some(cut(raw, TEXT_BYTES_MAX)),
+        _ => None,
+    }
+}
+
 /// What a body adds to a record.
 trait Taking {
     fn take(&mut self, said: &Said<'_>);
+    /// Which instances or dead letters a job is about; the saga and the key of the filter are those of the record, too.
+    fn take_filter(&mut self, filter: Option<&RawValue>);
     fn about(&mut self, name: &str, value: &str);
 }
 
@@ -237,15 +283,115 @@ impl Taking for AuditRecord {
             ("state", said.state),
             ("step", said.step),
             ("mode", said.mode),
+            ("rate", said.rate),
+            ("ended", said.ended),
+            ("all", said.all),
+            ("undo", said.undo),
+            ("to", said.to),
+            ("as", said.found),
+            ("stream", said.stream),
+            ("position", said.position),
+            ("tenant", said.tenant),
+            ("on_conflict", said.on_conflict),
         ];
         for (name, value) in things {
-            if let Some(value) = text(value, TEXT_BYTES_MAX).filter(|_| !self.target.contains_key(name)) {
+            if let Some(value) = word(value).filter(|_| !self.target.contains_key(name)) {
                 self.about(name, &value);
             }
         }
     }
 
+    fn take_filter(&mut self, filter: Option<&RawValue>) {
+        let Some(Ok(filter)) =
+            filter.map(|filter| serde_json::from_str::<BTreeMap<String, String>>(filter.get()))
+        else {
+            return;
+        };
+        for name in ["saga", "key"] {
+            if let Some(value) = filter.get(name) {
+                self.about(name, value);
+            }
+        }
+        let all = serde_json::to_string(&filter).expect("texts by name are plain data");
+        self.target
+            .insert("filter".to_owned(), cut(&all, FILTER_BYTES_MAX));
+    }
+
     fn about(&mut self, name: &str, value: &str) {
         self.target.insert(name.to_owned(), cut(value, TEXT_BYTES_MAX));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(action: &str, body: &str) -> AuditRecord {
+        let mut record = AuditRecord {
+            id: "1".to_owned(),
+            time: "2026-11-26T03:00:00Z".to_owned(),
+            principal: None,
+            by: None,
+            role: "operator".to_owned(),
+            peer: None,
+            method: "POST".to_owned(),
+            endpoint: "/v1/jobs".to_owned(),
+            action: action.to_owned(),
+            tenant: None,
+            target: BTreeMap::new(),
+            reason: None,
+            dry_run: false,
+            request_id: None,
+            trace_id: None,
+            status: None,
+            outcome: AuditOutcome::Unanswered,
+            code: None,
+            process: String::new(),
+        };
+        let said: Said<'_> = serde_json::from_str(body).expect("an object");
+        record.take(&said);
+        record.take_filter(said.filter);
+        record
+    }
+
+    #[test]
+    fn a_record_says_which_job_was_asked_for_and_bounds_its_filter() {
+        let body = r#"{"verb": "delete", "filter": {"phase": "failed", "saga": "order"}, "rate": 5, "ended": false,
+            "dry_run": true, "by": "ann", "reason": "space", "all": true, "to": null}"#;
+        let record = told("jobs.start", body);
+        let target: Vec<_> = record
+            .target
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        assert_eq!(
+            target,
+            [
+                "all=true",
+                r#"filter={"phase":"failed","saga":"order"}"#,
+                "rate=5",
+                "saga=order",
+                "verb=delete"
+            ]
+        );
+        assert!(record.dry_run);
+        assert_eq!(
+            (record.by.as_deref(), record.reason.as_deref()),
+            (Some("ann"), Some("space"))
+        );
+        let long = format!(r#"{{"filter": {{"where": "{}"}}}}"#, "\u{e4}".repeat(4_000));
+        let filter = &told("jobs.start", &long).target["filter"];
+        assert!(
+            (FILTER_BYTES_MAX - 3..=FILTER_BYTES_MAX).contains(&filter.len()),
+            "{}",
+            filter.len()
+        );
+    }
+
+    #[test]
+    fn what_is_no_word_of_a_body_is_not_recorded() {
+        let body = r#"{"verb": {"a": 1}, "step": ["x"], "mode": false, "state": null, "filter": {"a": 1}, "position": -7}"#;
+        let target = told("shards.rebind", body).target;
+        assert_eq!(target, BTreeMap::from([("position".to_owned(), "-7".to_owned())]));
     }
 }

@@ -185,7 +185,8 @@ impl Principal {
         };
         match (self.grants.role(tenant), tenant) {
             (Some(role), _) if role >= needed => Ok(()),
-            (Some(_), _) | (None, None) => Err(Problem::forbidden(needed)),
+            (Some(_), Some(_)) => Err(Problem::forbidden(needed)),
+            (_, None) => Err(Problem::forbidden_everywhere(needed)),
             (None, Some(_)) => Err(Problem::no_such_tenant()),
         }
     }
@@ -339,6 +340,24 @@ mod tests {
         ] {
             assert!(Grants::parse(wrong).is_err(), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn what_belongs_to_no_tenant_names_the_role_for_all_of_them() {
+        let acme = TenantId::parse("acme").expect("a tenant");
+        let detail = |grants: &str, tenant: Option<&TenantId>| {
+            let principal = Principal {
+                name: Some("ann".to_owned()),
+                grants: Grants::parse(grants).expect("grants"),
+            };
+            let checked = principal.check(Access::Needs(Role::Operator), tenant);
+            checked.expect_err("refused").detail
+        };
+        for grants in ["operator@acme", "viewer@*"] {
+            let told = detail(grants, None);
+            assert!(told.contains("operator@*: operator for all tenants"), "{told}");
+        }
+        assert_eq!(detail("viewer@acme", Some(&acme)), "this needs the role operator");
     }
 
     #[test]

@@ -99,13 +99,15 @@ fn of_the_process() -> Vec<Endpoint> {
             ADMIN,
             "Finish what runs, and exit",
             operations::drain,
-        ),
+        )
+        .account(),
         rows.post(
             "/admin/reload",
             ADMIN,
             "Read the definitions again",
             operations::reload,
-        ),
+        )
+        .account(),
         rows.get(
             "/admin/audit",
             ADMIN,
@@ -145,6 +147,7 @@ fn of_shards() -> Vec<Endpoint> {
             "Open a shard here",
             operations::open_shard,
         )
+        .account()
         .slow(),
         rows.post(
             "/{shard}/close",
@@ -152,13 +155,15 @@ fn of_shards() -> Vec<Endpoint> {
             "Drain and close a shard",
             operations::close_shard,
         )
+        .account()
         .slow(),
         rows.post(
             "/{shard}/backup",
             ADMIN,
             "Take a backup of a shard while it goes on",
             operations::backup_shard,
-        ),
+        )
+        .account(),
         rows.post(
             "/{shard}/accept-gap",
             ADMIN,
@@ -223,6 +228,7 @@ fn of_the_cluster() -> Vec<Endpoint> {
             "Migrate running instances to a version, or back from it",
             definitions::migrate,
         )
+        .account()
         .knows(&["dry_run", "undo"])
         .by_owner(),
         rows.get(
@@ -434,6 +440,7 @@ fn of_tenants(tenancy: Tenancy) -> Vec<Endpoint> {
             "Pause a schedule",
             schedules::pause,
         )
+        .account()
         .by_owner(),
         rows.post(
             "/sagas/{saga}/schedule/resume",
@@ -441,6 +448,7 @@ fn of_tenants(tenancy: Tenancy) -> Vec<Endpoint> {
             "Resume a schedule",
             schedules::resume,
         )
+        .account()
         .by_owner(),
     ]
 }

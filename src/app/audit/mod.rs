@@ -5,8 +5,10 @@
 //! request is refused because the broker is away (ADR 215).
 
 mod read;
+mod signal;
 mod store;
 
+pub(super) use signal::reload as reload_by_signal;
 pub(super) use store::begin;
 
 use std::collections::VecDeque;
