@@ -712,3 +712,49 @@ fn image_and_chart_agree() {
         assert!(pages.contains(&format!("/{probe}")), "/{probe}");
     }
 }
+
+#[test]
+fn the_image_stores_its_state_on_its_volume_whatever_the_manifest_says() {
+    let dockerfile = read("Dockerfile");
+    let volume = dockerfile.lines().find_map(|line| line.strip_prefix("VOLUME "));
+    let volume = volume.expect("a volume");
+    assert!(dockerfile.contains(&format!("\nENV SAGA_RUNNER_DATA_DIR={volume}\n")));
+    let page = read("docs/deploying.md");
+    let (_, command) = page.split_once("\ndocker run ").expect("the command");
+    let command = command.split("\n```").next().expect("its end");
+    assert!(command.contains(&format!("-v data:{volume} ")), "{command}");
+    for port in behind(&dockerfile, "EXPOSE ", |c| c != '\n') {
+        for port in port.split(' ') {
+            assert!(command.contains(&format!("=0.0.0.0:{port} ")), "{port}: {command}");
+            assert!(command.contains(&format!("127.0.0.1:{port}:{port} ")), "{port}: {command}");
+        }
+    }
+}
+
+#[test]
+fn the_definitions_that_the_page_installs_in_kubernetes_are_whole() {
+    let page = read("docs/deploying.md");
+    let folder = tempfile::tempdir().expect("a folder");
+    let given = behind(&page, "--from-file=", |c| !c.is_whitespace());
+    assert_eq!(given.len(), 2, "{given:?}");
+    for path in given {
+        let from = root().join(path);
+        let found = if from.is_dir() {
+            files(&from, "yaml")
+        } else {
+            vec![from]
+        };
+        let kind = path.split('/').next().expect("a folder");
+        let to = folder.path().join(kind);
+        std::fs::create_dir_all(&to).expect("a folder");
+        for file in found {
+            let name = file.file_name().expect("a name");
+            std::fs::copy(&file, to.join(name)).expect("a copy");
+        }
+    }
+    let mut validate = Command::new(env!("CARGO_BIN_EXE_saga-runner"));
+    let output = validate.arg("validate").arg(folder.path()).output();
+    let output = output.expect("the runner starts");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}");
+}
