@@ -751,7 +751,7 @@ fn image_and_chart_agree() {
 }
 
 #[test]
-fn the_image_stores_its_state_on_its_volume_whatever_the_manifest_says() {
+fn the_image_stores_its_state_on_its_volume_regardless_of_the_manifest() {
     let dockerfile = read("Dockerfile");
     let volume = dockerfile.lines().find_map(|line| line.strip_prefix("VOLUME "));
     let volume = volume.expect("a volume");
