@@ -31,7 +31,7 @@ pub enum DeadLetterCommand {
         saga-runner dead-letter retry --saga order --code expression --reason 'amounts may have decimals' --rate 20/s --dry-run"
     )]
     Retry(RetryArguments),
-    /// Edit its data in $EDITOR and apply it again with them.
+    /// Edit its data in $EDITOR, and apply it again with the edited data.
     #[command(
         after_help = "The data are checked before they are accepted: a retry that would fail again changes nothing. The history of the\n\
         instance keeps both, with your name and the reason."
