@@ -22,8 +22,11 @@ COPY sagas /etc/saga-runner/sagas
 COPY effects /etc/saga-runner/effects
 COPY config /etc/saga-runner/config
 USER 65532:65532
+# Lies over data_dir of the manifest, whichever one is mounted: nothing else can be written to.
+ENV SAGA_RUNNER_DATA_DIR=/data
 VOLUME /data
-# Reached from outside of the container only with http.listen, http.admin_listen and http.authentication in the manifest (SR0412).
+# Reached from outside of the container only with http.listen, http.admin_listen and http.authentication in the manifest, or with
+# their variables (SR0412): docs/deploying.md has the command.
 EXPOSE 8080 8081
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["/saga-runner"]

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # try-image.sh PROGRAM: lays the content of the container image out in a folder, as the Dockerfile says, and runs the program in it
-# as the container would: read-only root, user 65532, no capabilities, a volume at /data, and a network of its own. It waits until
-# the API answers for all shards, drains, and expects exit code 0. Needs no container engine; needs Linux with namespaces.
+# as the container would: read-only root, user 65532, no capabilities, a volume at /data, and a network of its own. Its environment is
+# that of the Dockerfile and what the first `docker run` of docs/deploying.md gives (-e), and nothing else. It waits until the API
+# answers for all shards, by an address other than the loopback one too, drains, and expects exit code 0. Needs no container engine;
+# needs Linux with namespaces.
 set -euo pipefail
 program=$(realpath "$1")
 cd "$(dirname "$0")/.."
@@ -26,6 +28,14 @@ sed -n '/^FROM .*nonroot/,$p' Dockerfile | sed -nE 's/^COPY ([^- ][^ ]*) ([^ ]+)
 done
 user=$(sed -nE 's/^USER ([0-9]+):.*/\1/p' Dockerfile)
 read -r -a command < <(sed -nE 's/^CMD \[(.*)\]$/\1/p' Dockerfile | tr -d '",')
+variables() {
+  sed -nE 's/^ENV ([A-Z_]+=[^ ]+)$/\1/p' Dockerfile
+  sed -n '/^docker run /{:a;/\\$/{N;ba};p;q}' docs/deploying.md | grep -oE -e '-e [A-Z_]+=[^ ]+' | cut -d' ' -f2
+}
+mapfile -t environment < <(variables)
+for wanted in SAGA_RUNNER_DATA_DIR= SAGA_RUNNER_LISTEN=; do
+  [[ " ${environment[*]}" == *" $wanted"* ]] || { echo "try-image.sh: $wanted is not in: ${environment[*]}" >&2; exit 1; }
+done
 
 inside() {
   set -euo pipefail
@@ -39,12 +49,12 @@ inside() {
   mount -o remount,ro,bind "$root"
   ip link set lo up
   # A process that changes from root to another user keeps no capability.
-  local in_image=(setpriv --no-new-privs chroot "$root" /saga-runner)
+  local in_image=(env -i PATH="$PATH" "${environment[@]}" setpriv --no-new-privs chroot "$root" /saga-runner)
   if ((is_root)); then
-    in_image=(setpriv --no-new-privs chroot --userspec="$user:$user" --groups="" "$root" /saga-runner)
+    in_image=(env -i PATH="$PATH" "${environment[@]}" setpriv --no-new-privs chroot --userspec="$user:$user" --groups="" "$root" /saga-runner)
   fi
   if touch "$root/x" 2>/dev/null; then echo "the root can be written to" >&2; exit 1; fi
-  SAGA_RUNNER_BROKER_KIND=embedded SAGA_RUNNER_DATA_DIR=/data "${in_image[@]}" "${command[@]}" 2>"$work/log" &
+  "${in_image[@]}" "${command[@]}" 2>"$work/log" &
   local runner=$!
   for _ in $(seq 600); do
     if "${in_image[@]}" shard list >/dev/null 2>&1; then break; fi
@@ -52,13 +62,16 @@ inside() {
     sleep 0.1
   done
   "${in_image[@]}" shard list || { tail -n 20 "$work/log" >&2; exit 1; }
+  # As through a published port.
+  ip address add 10.0.2.1/24 dev lo
+  "${in_image[@]}" shard list --url http://10.0.2.1:8080 --admin-url http://10.0.2.1:8081 >/dev/null || { tail -n 20 "$work/log" >&2; exit 1; }
   kill -TERM "$runner"
   wait "$runner"
 }
 is_root=$((EUID == 0))
 export root user work is_root
-export command_line="${command[*]}"
+export command_line="${command[*]}" variable_list="${environment[*]}"
 flags=(--mount --net)
 ((is_root)) || flags=(--user --map-root-user "${flags[@]}")
-unshare "${flags[@]}" bash -c "$(declare -f inside); read -r -a command <<<\"\$command_line\"; inside"
+unshare "${flags[@]}" bash -c "$(declare -f inside); read -r -a command <<<\"\$command_line\"; read -r -a environment <<<\"\$variable_list\"; inside"
 echo "the image's content runs with a read-only root, and drains"

@@ -63,7 +63,8 @@ pub(super) async fn accept(
             stream = request.stream,
             from = plan.row.sequence,
             to = plan.to.sequence,
-            skipped = ?plan.skipped,
+            skipped_from = plan.skipped.map(|(from, _)| from),
+            skipped_to = plan.skipped.map(|(_, to)| to),
             reason = request.reason,
             "a position is moved by an operator"
         );

@@ -136,7 +136,7 @@ fn told(note: &Note) -> Option<String> {
         Note::CompensationAsked { step } => {
             format!("it is not known whether {step} has to be undone; `instance resolve` decides")
         }
-        Note::LateResult { step, outcome } => format!("{step} {outcome} late"),
+        Note::LateResult { step, outcome } => format!("a late result of {step}: {outcome}"),
         Note::Signalled { signal, .. } => format!("signal {signal}"),
         Note::Ended { phase } => format!("ended: {phase}"),
         _ => return None,

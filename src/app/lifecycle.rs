@@ -164,7 +164,8 @@ fn loaded(manifest: &Manifest) -> Result<(definitions::Read, Option<StartError>)
 }
 
 async fn drain(node: &Node, timeout: Duration, signals: &mut Signals) {
-    tracing::info!(timeout_ms = timeout.as_millis(), "draining");
+    let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+    tracing::info!(timeout_ms, "draining");
     tokio::select! {
         () = node.drain(timeout) => tracing::info!("drained"),
         () = signals.next() => tracing::warn!("second signal; exiting at once"),

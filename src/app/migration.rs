@@ -100,7 +100,8 @@ pub(super) async fn run(
             sender.send_modify(|report| report.problem = Some(error.to_string()));
         }
         sender.send_modify(|report| report.finished = true);
-        tracing::info!(number, report = ?sender.borrow().counts(), "migration ended");
+        let (moved, refused, total) = sender.borrow().counts();
+        tracing::info!(number, moved, refused, total, "migration ended");
     }));
     Ok(finished(receiver).await)
 }
@@ -180,7 +181,8 @@ pub(super) fn begin_automatic(node: &Arc<Node>) {
             let (saga, report) = (&order.version.name, sender.borrow().clone());
             match done {
                 Ok(()) => {
-                    tracing::info!(%saga, report = ?report.counts(), "instances migrated to another version");
+                    let (moved, refused, total) = report.counts();
+                    tracing::info!(%saga, moved, refused, total, "instances migrated to another version");
                 }
                 Err(error) => tracing::warn!(%saga, %error, "migration aborted"),
             }

@@ -34,7 +34,9 @@ pub(super) async fn reload(node: &Node) -> Result<Reloaded, ReloadError> {
     node.metrics.definition_reloads.with_label_values(&[label]).inc();
     match &outcome {
         Ok(done) => {
-            tracing::info!(revision = done.revision, changes = ?done.sagas, "definitions reloaded");
+            let changes: Vec<String> = done.sagas.iter().map(ToString::to_string).collect();
+            let changes = changes.join(", ");
+            tracing::info!(revision = done.revision, changes, "definitions reloaded");
         }
         Err(error) => {
             log(error);

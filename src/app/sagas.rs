@@ -409,7 +409,7 @@ impl Seat {
 async fn stopped<T>(what: &str, timeout: Duration, stop: impl Future<Output = T>) -> bool {
     let in_time = tokio::time::timeout(timeout, stop).await.is_ok();
     if !in_time {
-        let timeout_ms = timeout.as_millis();
+        let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
         tracing::warn!(what, timeout_ms, "tasks did not stop in time");
     }
     in_time

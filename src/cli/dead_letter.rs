@@ -19,7 +19,7 @@ use crate::app::out;
 pub enum DeadLetterCommand {
     /// List inputs that could not be applied, oldest first.
     List(ListArguments),
-    /// Count them by reason, or by something else that they have in common.
+    /// Count them by reason, saga, kind or subject.
     Count(CountArguments),
     /// Show one: its input, what its definition expects, and what a retry would come to now.
     Show(LetterArguments),
@@ -31,7 +31,7 @@ pub enum DeadLetterCommand {
         saga-runner dead-letter retry --saga order --code expression --reason 'amounts may have decimals' --rate 20/s --dry-run"
     )]
     Retry(RetryArguments),
-    /// Edit its data in $EDITOR and apply it again with them.
+    /// Edit its data in $EDITOR, and apply it again with the edited data.
     #[command(
         after_help = "The data are checked before they are accepted: a retry that would fail again changes nothing. The history of the\n\
         instance keeps both, with your name and the reason."
@@ -60,7 +60,7 @@ struct FilterArguments {
     /// Only these: event, result, timer, control; or message, which could not be read.
     #[arg(long, value_name = "KIND")]
     kind: Option<String>,
-    /// Only those that this stream has brought: events, results or commands.
+    /// Only those from this stream: events, results or commands.
     #[arg(long, value_name = "STREAM")]
     stream: Option<String>,
     /// Only those whose subject begins with this, e.g. 'event Order.Placed'.
@@ -152,7 +152,7 @@ struct BulkArguments {
     code: Option<String>,
     #[command(flatten)]
     filter: FilterArguments,
-    /// Only print what the job would be about.
+    /// Print what the job would select, without starting it.
     #[arg(long)]
     dry_run: bool,
     /// Dead letters per second, 1 to 1000.

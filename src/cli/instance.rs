@@ -35,7 +35,7 @@ pub enum InstanceCommand {
     Show(NameArguments),
     /// Say in one sentence why an instance does not proceed.
     Why(WhyArguments),
-    /// List what can be done to an instance now, each as a command, and why not the rest.
+    /// List what can be done to an instance now, each as a command, and why the rest cannot be done.
     #[command(after_help = "Example:\n  saga-runner instance actions order o-1")]
     Actions(actions::ActionsArguments),
     /// Show the graph of an instance: what its saga consists of, and where each part stands.

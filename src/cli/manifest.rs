@@ -118,7 +118,7 @@ fn collect_variables(command: &clap::Command, found: &mut BTreeSet<String>) {
 
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
-    /// Print every value that holds: of the file, the environment, the flags and the defaults. Secrets are masked.
+    /// Print every effective value, from the file, the environment, the flags and the defaults. Secrets are masked.
     Show(ShowArguments),
     /// Check the manifest with everything that overrides it, and print every error with its location.
     #[command(

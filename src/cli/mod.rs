@@ -97,7 +97,7 @@ enum Command {
     Replay(replay::ReplayArguments),
     /// Draw a saga: steps, compensations, and the states of its machine.
     Graph(graph::GraphArguments),
-    /// Draw tokens for the HTTP API.
+    /// Create tokens for the HTTP API.
     #[command(subcommand)]
     Token(token::TokenCommand),
     /// Print the JSON Schema of a kind of file, for use in an editor.

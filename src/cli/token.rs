@@ -7,7 +7,7 @@ use crate::app::{NewToken, out};
 
 #[derive(Debug, Subcommand)]
 pub enum TokenCommand {
-    /// Draw a token, and print it with the line for `http.tokens_file`, which holds its hash.
+    /// Create a token, and print it with the line for `http.tokens_file`, which holds its hash.
     New(NewArguments),
 }
 

@@ -48,6 +48,15 @@ fn find<'l>(lines: &'l [Value], message: &str) -> Vec<&'l Value> {
     lines.iter().filter(|line| line["message"] == message).collect()
 }
 
+/// What reads the log can compare and add numbers.
+fn numbers_are_no_texts(all: &[Value]) {
+    for (message, field) in [("draining", "timeout_ms"), ("shard works", "aggregate_events")] {
+        let found = find(all, message);
+        assert!(!found.is_empty(), "{message}");
+        assert!(found.iter().all(|line| line[field].is_u64()), "{found:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_log_at_debug_tells_the_story_of_an_order_whose_payment_is_declined() {
     let mut rig = Rig::new(None, "30m", Duration::ZERO, json!({})).await;
@@ -58,6 +67,7 @@ async fn the_log_at_debug_tells_the_story_of_an_order_whose_payment_is_declined(
         .await;
     assert_eq!(rig.terminate().await, Some(0), "{}", rig.log_tail());
     let all = lines(&rig);
+    numbers_are_no_texts(&all);
     let order = about(&rig, "declined-1");
     let transitions = find(&order, "transition");
     let first = transitions.first().expect("transitions");

@@ -26,8 +26,8 @@ const OF_OTHERS: [&str; 7] = [
     "node_filesystem_avail_bytes",
     "node_filesystem_size_bytes",
 ];
-/// Labels that a scrape adds to every series.
-const OF_SCRAPES: [&str; 2] = ["job", "instance"];
+/// Labels that a scrape adds to every series; `cluster` as the shipped configurations do.
+const OF_SCRAPES: [&str; 3] = ["job", "instance", "cluster"];
 
 /// Labels of a series of the runner, and whether it is a histogram.
 struct Series {
@@ -270,6 +270,43 @@ fn alerts_ask_for_what_the_runner_or_its_platform_exports() {
         let wrong = mistakes(expr, &exported, &OF_OTHERS);
         assert_eq!(wrong, Vec::<String>::new(), "{}: {expr}", text(&rule, "alert"));
     }
+}
+
+#[test]
+fn no_alert_mixes_the_series_of_two_clusters() {
+    for rule in rules() {
+        let (alert, expr) = (text(&rule, "alert"), text(&rule, "expr"));
+        for labels in behind(expr, "by (", |c| c != ')') {
+            let keeps_apart = labels
+                .split(", ")
+                .any(|label| ["cluster", "instance", "namespace"].contains(&label));
+            assert!(keeps_apart, "{alert}: by ({labels})");
+        }
+    }
+    // What sets the label: the scrape of Compose, to the cluster of its manifest, and the chart.
+    let cluster = text(&yaml("config/compose.yaml"), "cluster").to_owned();
+    let scrape = yaml("deploy/victoriametrics/scrape.yaml");
+    for job in list(&scrape["scrape_configs"]) {
+        let mut rules = list(&job["relabel_configs"]).iter();
+        let rule = rules.find(|rule| rule["target_label"] == "cluster");
+        let rule = rule.unwrap_or_else(|| panic!("{job}: no cluster"));
+        assert_eq!(text(rule, "replacement"), cluster);
+    }
+    let monitor = read(format!("{CHART}/templates/servicemonitor.yaml"));
+    assert!(monitor.contains("- targetLabel: cluster\n"), "{monitor}");
+}
+
+#[test]
+fn an_alert_fires_where_no_process_is_there_to_be_scraped() {
+    let rules = rules();
+    let rule = rules.iter().find(|rule| rule["alert"] == "SagaRunnerNoShardOpen");
+    let rule = rule.expect("the alert");
+    let expr = text(rule, "expr");
+    assert!(
+        expr.contains("absent_over_time(saga_runner_shards_open["),
+        "{expr}"
+    );
+    assert_eq!(text(&rule["labels"], "severity"), "critical");
 }
 
 #[test]
@@ -711,4 +748,56 @@ fn image_and_chart_agree() {
     for probe in probes.into_iter().filter(|probe| !["etc", "tmp"].contains(probe)) {
         assert!(pages.contains(&format!("/{probe}")), "/{probe}");
     }
+}
+
+#[test]
+fn the_image_stores_its_state_on_its_volume_regardless_of_the_manifest() {
+    let dockerfile = read("Dockerfile");
+    let volume = dockerfile.lines().find_map(|line| line.strip_prefix("VOLUME "));
+    let volume = volume.expect("a volume");
+    assert!(dockerfile.contains(&format!("\nENV SAGA_RUNNER_DATA_DIR={volume}\n")));
+    let page = read("docs/deploying.md");
+    let (_, command) = page.split_once("\ndocker run ").expect("the command");
+    let command = command.split("\n```").next().expect("its end");
+    assert!(command.contains(&format!("-v data:{volume} ")), "{command}");
+    for port in behind(&dockerfile, "EXPOSE ", |c| c != '\n') {
+        for port in port.split(' ') {
+            assert!(
+                command.contains(&format!("=0.0.0.0:{port} ")),
+                "{port}: {command}"
+            );
+            assert!(
+                command.contains(&format!("127.0.0.1:{port}:{port} ")),
+                "{port}: {command}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_definitions_that_the_page_installs_in_kubernetes_are_whole() {
+    let page = read("docs/deploying.md");
+    let folder = tempfile::tempdir().expect("a folder");
+    let given = behind(&page, "--from-file=", |c| !c.is_whitespace());
+    assert_eq!(given.len(), 2, "{given:?}");
+    for path in given {
+        let from = root().join(path);
+        let found = if from.is_dir() {
+            files(&from, "yaml")
+        } else {
+            vec![from]
+        };
+        let kind = path.split('/').next().expect("a folder");
+        let to = folder.path().join(kind);
+        std::fs::create_dir_all(&to).expect("a folder");
+        for file in found {
+            let name = file.file_name().expect("a name");
+            std::fs::copy(&file, to.join(name)).expect("a copy");
+        }
+    }
+    let mut validate = Command::new(env!("CARGO_BIN_EXE_saga-runner"));
+    let output = validate.arg("validate").arg(folder.path()).output();
+    let output = output.expect("the runner starts");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}");
 }

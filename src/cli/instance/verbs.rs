@@ -21,9 +21,9 @@ pub enum Verb {
         saga-runner instance kill order o-1 --yes --reason 'refunded by hand, ticket 4711'"
     )]
     Kill(KillArguments),
-    /// Begin an ended instance again with nothing kept but its input; asks for --yes.
+    /// Begin an ended instance again from its input alone; asks for --yes.
     Restart(RestartArguments),
-    /// Delete an ended instance with its history before its time; asks for confirmation and --reason.
+    /// Delete an ended instance and its history before its retention ends; asks for confirmation and --reason.
     #[command(
         after_help = "Earlier generations of the key are deleted with it. The key stays used for as long as the instance would have been kept. An instance that runs, undoes something, has a \
         call of unknown outcome, or whose parent has not ended, is not deleted. Needs the role admin.\n\nExample:\n  \

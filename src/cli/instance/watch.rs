@@ -15,7 +15,7 @@ const RESUMES_MAX: u32 = 20;
 
 #[derive(Debug, Args)]
 pub struct WatchArguments {
-    /// Begin with so many entries of before.
+    /// Begin with this many earlier entries.
     #[arg(long, value_name = "NUMBER", default_value_t = 10)]
     newest: usize,
     #[command(flatten)]

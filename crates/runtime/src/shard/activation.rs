@@ -24,10 +24,13 @@ impl ShardLoop {
         });
         match resumable {
             Ok(resumable) => {
+                let [aggregate_events, workflow_events, workflow_commands] = positions;
                 tracing::info!(
                     shard = self.index,
                     revision,
-                    ?positions,
+                    aggregate_events,
+                    workflow_events,
+                    workflow_commands,
                     "other definitions are in force from here on"
                 );
                 self.status.set_outdated(false);

@@ -175,7 +175,14 @@ impl ShardLoop {
     }
 
     async fn work(&mut self) -> Result<(), End> {
-        tracing::info!(shard = self.index, positions = ?self.partition.positions, "shard works");
+        let [aggregate_events, workflow_events, workflow_commands] = self.partition.positions;
+        tracing::info!(
+            shard = self.index,
+            aggregate_events,
+            workflow_events,
+            workflow_commands,
+            "shard works"
+        );
         self.show_blocked();
         super::figures::begin(&self.metrics);
         self.full_gauge().set(0);

@@ -33,7 +33,7 @@ pub enum JobVerb {
 }
 
 impl JobVerb {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 10] = [
         Self::Cancel,
         Self::Kill,
         Self::Pause,
@@ -41,6 +41,9 @@ impl JobVerb {
         Self::Retry,
         Self::Skip,
         Self::Migrate,
+        Self::Delete,
+        Self::RetryLetters,
+        Self::DiscardLetters,
     ];
 
     #[must_use]

@@ -1,5 +1,6 @@
 //! What is asked of a process: whether it works, and how it ends.
 
+use std::fmt::{self, Display};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -198,6 +199,14 @@ pub struct SagaChange {
     pub to: Option<String>,
 }
 
+/// `order: sha256:AAAA -> sha256:BBBB`, with `-` where there is no version.
+impl Display for SagaChange {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [from, to] = [&self.from, &self.to].map(|hash| hash.as_deref().unwrap_or("-"));
+        write!(out, "{}: {from} -> {to}", self.saga)
+    }
+}
+
 /// How the last reload went.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LastReload {
@@ -261,4 +270,21 @@ pub struct Check {
 pub enum DrainStarted {
     Now,
     Before,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_of_a_saga_reads_as_one_text() {
+        let change = |from: Option<&str>, to: Option<&str>| SagaChange {
+            saga: "order".to_owned(),
+            from: from.map(str::to_owned),
+            to: to.map(str::to_owned),
+        };
+        assert_eq!(change(Some("a"), Some("b")).to_string(), "order: a -> b");
+        assert_eq!(change(None, Some("b")).to_string(), "order: - -> b");
+        assert_eq!(change(Some("a"), None).to_string(), "order: a -> -");
+    }
 }
