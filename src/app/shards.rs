@@ -156,7 +156,7 @@ fn read_marker(path: &Path, manifest: &Manifest) -> Result<Option<Marker>, Start
 }
 
 /// Writes the marker so that a crash leaves the old one or the new one.
-fn write_marker(path: &PathBuf, marker: &Marker) -> Result<(), StartError> {
+fn write_marker(path: &Path, marker: &Marker) -> Result<(), StartError> {
     let failed = |error: std::io::Error| StartError::Storage(format!("{}: {error}", path.display()));
     let text = serde_json::to_string_pretty(marker).expect("a marker is plain data");
     path.parent().map_or(Ok(()), make_folder).map_err(failed)?;
