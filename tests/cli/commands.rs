@@ -75,6 +75,52 @@ fn a_list_has_the_same_data_in_every_format() {
 }
 
 #[test]
+fn an_answer_that_lacks_a_closed_shard_says_so_once_in_every_format() {
+    let (_home, runner, url) = running();
+    let (code, shown, errors) = told(&call(&["definition", "list", "-o", "json", "--url", &url]));
+    assert_eq!((code, errors.as_str()), (Some(0), ""));
+    assert!(!shown.contains("absent_shards"), "{shown}");
+    let (code, _, errors) = told(&call(&["shard", "close", "1", "--url", &url]));
+    assert_eq!(code, Some(0), "{errors}");
+    for command in [
+        &["instance", "list", "--tenant", "acme"][..],
+        &["instance", "count", "--tenant", "acme"],
+        &["instance", "count", "--by", "phase", "--tenant", "acme"],
+        &["timer", "list", "--tenant", "acme"],
+        &["outbox", "list", "--tenant", "acme"],
+        &["dead-letter", "list", "--tenant", "acme"],
+        &["dead-letter", "count", "--tenant", "acme"],
+        &[
+            "job",
+            "start",
+            "pause",
+            "--saga",
+            "tally",
+            "--reason",
+            "x",
+            "--dry-run",
+            "--tenant",
+            "acme",
+        ],
+        &["definition", "list"],
+    ] {
+        for format in ["table", "wide", "json", "jsonl", "yaml"] {
+            let (code, shown, errors) = told(&call(&[command, &["-o", format, "--url", &url]].concat()));
+            assert_eq!(code, Some(0), "{command:?} {format}: {errors}");
+            let warnings = errors
+                .lines()
+                .filter(|line| line.starts_with("warning: shard 1 is absent"));
+            assert_eq!(warnings.count(), 1, "{command:?} {format}: {errors}");
+            if format == "json" {
+                let shown: Value = serde_json::from_str(&shown).expect("JSON");
+                assert_eq!(shown["absent_shards"], json!([1]), "{command:?}: {shown}");
+            }
+        }
+    }
+    assert_eq!(runner.stop(), Some(0));
+}
+
+#[test]
 fn a_drain_is_waited_for_until_the_process_has_ended() {
     let (_home, mut runner, url) = running();
     let (code, shown, errors) = told(&call(&["drain", "--wait", "--url", &url]));
