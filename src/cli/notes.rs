@@ -124,11 +124,16 @@ pub fn told(entry: &Value) -> String {
     parts.join("; ")
 }
 
-/// Gives each entry that is a dead letter the letter, of those that are still there.
+/// Gives entries that are dead letters the letter, of those that are still there. Entries are newest first: an input may have been
+/// a dead letter before, which an operator has decided about.
 pub fn name_letters(entries: &mut [Value], letters: &[Value]) {
-    for entry in entries.iter_mut().filter(|entry| entry["outcome"] == "dead") {
-        let same = |letter: &&Value| letter["time"] == entry["time"] && letter["subject"] == entry["kind"];
-        if let Some(letter) = letters.iter().find(same) {
+    for letter in letters {
+        let is_its = |entry: &&mut Value| {
+            entry["outcome"] == "dead"
+                && entry["time"] == letter["time"]
+                && entry["kind"] == letter["subject"]
+        };
+        if let Some(entry) = entries.iter_mut().find(is_its) {
             entry["letter"] = letter.clone();
         }
     }
@@ -273,7 +278,7 @@ mod tests {
     fn a_dead_entry_has_the_id_and_the_reason_of_its_letter() {
         let mut entries = [
             json!({"outcome": "dead", "kind": "event a", "time": "t1", "notes": []}),
-            json!({"outcome": "dead", "kind": "event a", "time": "t0", "notes": []}),
+            json!({"outcome": "dead", "kind": "event a", "time": "t1", "notes": []}),
             json!({"outcome": "applied", "kind": "event a", "time": "t1", "notes": []}),
         ];
         let letter = json!({"id": "0-12", "subject": "event a", "time": "t1", "reason": "event.schema", "message": "no"});
