@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_said_of_a_breaker_is_an_item_of_the_list() {
+    fn a_forced_breaker_is_told_as_an_item_of_the_list() {
         assert_eq!(
             forced("bank:443", None, "auto"),
             json!({"upstream": "bank:443", "forced": "auto"})

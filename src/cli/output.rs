@@ -311,11 +311,7 @@ impl People {
     /// The columns that have a value in one of the rows at least.
     fn filled(&self, columns: &[Column], items: &[Value]) -> Vec<Column> {
         let has_value = |column: &Column| items.iter().any(|item| self.text(column, item) != NO_VALUE);
-        columns
-            .iter()
-            .copied()
-            .filter(|column| has_value(column))
-            .collect()
+        columns.iter().copied().filter(has_value).collect()
     }
 
     fn bold(&self, title: &str) -> Cell {
