@@ -26,7 +26,7 @@ pub struct MigrateParameters {
     undo: Option<String>,
 }
 
-/// All versions with the numbers of their instances: `?saga=<name>`.
+/// All versions with the numbers of their instances: `?saga=<name>`. The numbers lack those of absent shards.
 pub async fn list(
     State(state): State<ApiState>,
     Parameters(query): Parameters<ListParameters>,
@@ -35,7 +35,12 @@ pub async fn list(
     if let Some(saga) = query.saga {
         items.retain(|item| item.saga == saga);
     }
-    Ok(Json(json!({ "items": items })).into_response())
+    let mut answer = json!({ "items": items });
+    let absent = state.control.ready().await.absent_shards;
+    if !absent.is_empty() {
+        answer["absent_shards"] = json!(absent);
+    }
+    Ok(Json(answer).into_response())
 }
 
 /// Brings the live instances of the saga over to this version, or with `?undo=true` back from it: `?dry_run=true`

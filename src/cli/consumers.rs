@@ -35,6 +35,8 @@ pub struct DeleteArguments {
     confirm: ConfirmArguments,
     #[command(flatten)]
     manifest: ManifestArguments,
+    #[command(flatten)]
+    output: OutputArguments,
 }
 
 pub fn consumers(command: ConsumersCommand) -> Result<(), Failure> {
@@ -45,8 +47,10 @@ pub fn consumers(command: ConsumersCommand) -> Result<(), Failure> {
             let consequence = format!("consumer {name} and what it remembers of its position are deleted");
             arguments.confirm.agreed(&consequence, &name)?;
             app::consumers::delete(&arguments.manifest.load()?, &name)?;
-            out::line(format_args!("{name} deleted"))?;
-            Ok(())
+            let deleted = json!({"name": name, "deleted": true});
+            arguments
+                .output
+                .shown(&deleted, || out::line(format_args!("{name} deleted")))
         }
     }
 }

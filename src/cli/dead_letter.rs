@@ -11,7 +11,7 @@ use super::client::{Client, CommonArguments, TenantArguments, escaped};
 use super::confirm::ConfirmArguments;
 use super::job::{Order, rate};
 use super::output::Column;
-use super::pages::{PageArguments, joined};
+use super::pages::{PageArguments, joined, warn_of_absent_shards};
 use crate::app::exit::{self, Failure};
 use crate::app::out;
 
@@ -349,6 +349,7 @@ fn count(arguments: &CountArguments) -> Result<(), Failure> {
     let filter = joined(&arguments.filter.query(arguments.reason.as_ref()));
     let by = escaped(&arguments.by);
     let counted = client.get(&format!("{tenant}/dead-letters/count?by={by}{filter}"))?;
+    warn_of_absent_shards(&counted);
     let groups = json!({"items": counted["groups"]});
     arguments.common.output.shown(&counted, || {
         arguments.common.output.list(GROUPS, &groups)?;

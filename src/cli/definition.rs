@@ -10,6 +10,7 @@ use super::account::AccountArguments;
 use super::client::{Client, ServerArguments, escaped};
 use super::node;
 use super::output::{Column, Mood, OutputArguments};
+use super::pages::warn_of_absent_shards;
 use crate::app::exit::{self, Failure};
 use crate::app::out;
 
@@ -112,6 +113,7 @@ fn list(arguments: &ListArguments) -> Result<(), Failure> {
     let query = query.map(|saga| format!("?saga={}", escaped(saga)));
     let path = format!("/v1/definitions{}", query.unwrap_or_default());
     let answer = Client::new(&arguments.server)?.get(&path)?;
+    warn_of_absent_shards(&answer);
     arguments.output.list(COLUMNS, &answer)
 }
 

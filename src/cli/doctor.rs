@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use clap::Args;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, Command, FromArgMatches};
 use serde_json::{Value, json};
 
 use super::client::{Client, ServerArguments};
@@ -17,13 +18,16 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Without --url it checks what a process with this manifest would find: definitions, secrets, the data folder with the stored state, and the broker. The state of a shard is checked if no process has it open.\n\nExits with 1 if a check fails."
+    after_help = "Without --url it checks what a process with this manifest would find: definitions, secrets, the data folder with the stored state, and the broker. The state of a shard is checked if no process has it open. With --config only flags name a running process, not SAGA_RUNNER_URL or SAGA_RUNNER_PROFILE.\n\nExits with 1 if a check fails."
 )]
 pub struct DoctorArguments {
+    // The first one: those behind it take their values out of what was parsed.
+    #[command(flatten)]
+    flags: Flags,
     #[command(flatten)]
     manifest: ManifestArguments,
     /// Monitoring port of the NATS server, which tells how it syncs, e.g. http://127.0.0.1:8222.
-    #[arg(long, value_name = "URL", conflicts_with = "url", value_parser = super::client::base_url)]
+    #[arg(long, value_name = "URL", value_parser = super::client::base_url)]
     nats_monitor: Option<String>,
     /// Exit with 1 for warnings, too.
     #[arg(long)]
@@ -32,6 +36,52 @@ pub struct DoctorArguments {
     output: OutputArguments,
     #[command(flatten)]
     server: ServerArguments,
+}
+
+/// Which arguments stand on the command line; the others may be in the environment.
+#[derive(Debug, Clone, Copy)]
+struct Flags {
+    config: bool,
+    url: bool,
+    profile: bool,
+}
+
+impl FromArgMatches for Flags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let is_flag = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+        Ok(Self {
+            config: is_flag("config"),
+            url: is_flag("url"),
+            profile: is_flag("profile"),
+        })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// None of its own.
+impl Args for Flags {
+    fn augment_args(command: Command) -> Command {
+        command
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        command
+    }
+}
+
+impl DoctorArguments {
+    /// Whether a running process is asked. A manifest that is given is what is checked, whichever process the environment names.
+    const fn asks_a_process(&self) -> bool {
+        if self.flags.config {
+            self.flags.url || self.flags.profile
+        } else {
+            self.server.names_one()
+        }
+    }
 }
 
 const COLUMNS: &[Column] = &[
@@ -46,7 +96,12 @@ const COLUMNS: &[Column] = &[
 ];
 
 pub fn doctor(arguments: DoctorArguments) -> Result<(), Failure> {
-    let checks = if arguments.server.names_one() {
+    let checks = if arguments.asks_a_process() {
+        if arguments.nats_monitor.is_some() {
+            let message = "--nats-monitor is about a manifest, and --url, SAGA_RUNNER_URL or a profile names a running process: \
+                give --config, and no --url";
+            return Err(Failure::new(exit::USAGE, message));
+        }
         ask(&Client::new(&arguments.server)?)?
     } else {
         let monitor = arguments.nats_monitor.as_deref().map(server_tells);

@@ -3,6 +3,7 @@
 mod actions;
 mod graph;
 mod list;
+mod show;
 mod start;
 mod verbs;
 mod wait;
@@ -16,7 +17,7 @@ use serde_json::{Value, json};
 use self::wait::WaitArguments;
 use super::client::{Client, CommonArguments, escaped};
 use super::confirm::ConfirmArguments;
-use super::output::{Column, Mood, OutputArguments};
+use super::output::{Column, Mood};
 use super::queries::{self, HistoryArguments, WhyArguments};
 use crate::app::exit::Failure;
 use crate::app::out;
@@ -31,7 +32,7 @@ pub enum InstanceCommand {
     List(list::ListArguments),
     /// Count instances by saga, phase, cause and error.
     Count(list::CountArguments),
-    /// Show an instance: state, steps, ledger, timers and history.
+    /// Show an instance: state, what it waits for, steps, ledger, timers and history.
     Show(NameArguments),
     /// Say in one sentence why an instance does not proceed.
     Why(WhyArguments),
@@ -97,9 +98,9 @@ pub enum InstanceCommand {
 #[derive(Debug, Args)]
 pub struct NameArguments {
     /// Name of the saga.
-    saga: String,
+    pub(super) saga: String,
     /// Key of the instance.
-    key: String,
+    pub(super) key: String,
     #[command(flatten)]
     pub(super) common: CommonArguments,
 }
@@ -206,13 +207,7 @@ pub fn instance(command: &InstanceCommand) -> Result<(), Failure> {
     match command {
         InstanceCommand::List(arguments) => list::list(arguments),
         InstanceCommand::Count(arguments) => list::count(arguments),
-        InstanceCommand::Show(name) => {
-            let client = Client::new(&name.common.server)?;
-            let shown = client.get(&name.path(&client)?)?;
-            name.common
-                .output
-                .shown(&shown, || show(name.common.output, &shown))
-        }
+        InstanceCommand::Show(name) => show::show(name),
         InstanceCommand::Why(arguments) => queries::why(arguments),
         InstanceCommand::Actions(arguments) => actions::actions(arguments),
         InstanceCommand::Graph(arguments) => graph::graph(arguments),
@@ -248,90 +243,6 @@ fn judged(phase: &str) -> Mood {
         "failed" | "compensation_failed" => Mood::Bad,
         _ => Mood::Plain,
     }
-}
-
-/// What keeps an instance from going on.
-fn blocked(item: &Value) -> String {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let blocked = &item["blocked_by"];
-    let mut parts = Vec::new();
-    if let Some(letter) = blocked["dead_letter"].as_object() {
-        let told = |name: &str| letter.get(name).map(text).unwrap_or_default();
-        let (id, reason, message) = (told("id"), told("reason"), told("message"));
-        parts.push(format!("dead letter {id} {reason}: {message}"));
-    }
-    if let Some(definition) = blocked["definition"].as_str() {
-        parts.push(format!("definition {definition} is not loaded"));
-    }
-    for timer in blocked["overdue"].as_array().into_iter().flatten() {
-        parts.push(format!("timer {} is overdue", text(&timer["name"])));
-    }
-    if let Some(paused) = blocked["paused"].as_object() {
-        let told = |name: &str| paused.get(name).map(text).unwrap_or_default();
-        parts.push(format!("paused by {:?}: {}", told("by"), told("reason")));
-    }
-    if let Some(questions) = blocked["questions"].as_u64() {
-        parts.push(format!("{questions} stuck step(s)"));
-    }
-    parts.join("; ")
-}
-
-const FIELDS: &[Column] = &[
-    Column::value("Saga", "/saga"),
-    Column::value("Key", "/key"),
-    Column::value("Tenant", "/tenant"),
-    Column::value("Phase", "/phase").judged(judged),
-    Column::value("Machine", "/machine"),
-    Column::value("Outcome", "/outcome"),
-    Column::value("Failure", "/failure"),
-    Column::time("Started", "/started"),
-    Column::time("Updated", "/updated"),
-    Column::time("Ended", "/ended"),
-    Column::time("Archived", "/archived_at"),
-    Column::value("Truncated", "/truncated"),
-    Column::value("Inputs left out", "/inputs_left_out"),
-    Column::time("Blocked", "/blocked_by/since"),
-    Column::told("Blocked by", blocked),
-    Column::value("Definition", "/definition"),
-    Column::number("Generation", "/generation"),
-    Column::value("State", "/state"),
-];
-const STEPS: &[Column] = &[
-    Column::value("STEP", "/name"),
-    Column::value("STATUS", "/status"),
-    Column::number("ATTEMPT", "/attempt"),
-    Column::value("COMMAND", "/command_id").wide(),
-    Column::value("RESULT", "/result").wide(),
-];
-const LEDGER: &[Column] = &[
-    Column::value("LEDGER", "/step"),
-    Column::value("STATUS", "/status"),
-    Column::number("ATTEMPT", "/attempt"),
-];
-const TIMERS: &[Column] = &[Column::value("TIMER", "/name"), Column::time("DUE", "/due")];
-const HISTORY: &[Column] = &[
-    Column::time("HISTORY", "/time"),
-    Column::value("KIND", "/kind"),
-    Column::value("INPUT", "/input"),
-    Column::value("OUTCOME", "/outcome"),
-    Column::value("NOTES", "/notes").wide(),
-];
-
-/// Shows an instance to people, with a table for each of its lists.
-fn show(output: OutputArguments, shown: &Value) -> Result<(), Failure> {
-    output.object(FIELDS, shown)?;
-    for (list, columns) in [
-        ("steps", STEPS),
-        ("ledger", LEDGER),
-        ("timers", TIMERS),
-        ("history", HISTORY),
-    ] {
-        let items = shown[list].as_array().map_or(&[][..], Vec::as_slice);
-        if !items.is_empty() {
-            out::line(format_args!("\n{}", output.table(columns, items)))?;
-        }
-    }
-    Ok(())
 }
 
 fn resolve(arguments: &ResolveArguments, verdict: &str) -> Result<(), Failure> {

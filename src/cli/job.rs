@@ -7,6 +7,7 @@ use super::client::{Client, CommonArguments, escaped};
 use super::confirm::ConfirmArguments;
 use super::instance::SelectionArguments;
 use super::output::{Column, Mood, OutputArguments};
+use super::pages::warn_of_absent_shards;
 use crate::app::exit::Failure;
 use crate::app::out;
 use crate::config::{JOB_RATE_MAX, JOB_RATE_MIN};
@@ -185,10 +186,12 @@ impl Order {
         self.body["dry_run"] = json!(true);
         if self.dry_run {
             let plan = client.post_json(path, &self.body)?;
+            warn_of_absent_shards(&plan);
             return plan_shown(self.output, &plan, self.things);
         }
         if !self.confirm.is_given() {
             let plan = client.post_json(path, &self.body)?;
+            warn_of_absent_shards(&plan);
             let more = if plan["too_many"] == true {
                 "more than "
             } else {

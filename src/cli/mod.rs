@@ -23,6 +23,7 @@ pub mod instance;
 pub mod job;
 pub mod manifest;
 pub mod node;
+mod notes;
 pub mod output;
 pub mod pages;
 mod pending;

@@ -28,6 +28,8 @@ pub struct DrainArguments {
     #[command(flatten)]
     account: AccountArguments,
     #[command(flatten)]
+    output: OutputArguments,
+    #[command(flatten)]
     server: ServerArguments,
 }
 
@@ -71,6 +73,8 @@ pub struct BreakerArguments {
     #[command(flatten)]
     account: AccountArguments,
     #[command(flatten)]
+    output: OutputArguments,
+    #[command(flatten)]
     server: ServerArguments,
 }
 
@@ -85,7 +89,7 @@ enum Force {
 pub fn drain(arguments: &DrainArguments) -> Result<(), Failure> {
     let client = Client::new(&arguments.server)?;
     let started = client.get("/info")?["started"].clone();
-    let answer = client.post_json("/admin/drain", &arguments.account.body())?;
+    let mut answer = client.post_json("/admin/drain", &arguments.account.body())?;
     let word = if answer["began_now"] == true {
         "begun"
     } else {
@@ -95,8 +99,9 @@ pub fn drain(arguments: &DrainArguments) -> Result<(), Failure> {
     if arguments.wait {
         wait_for_the_end(&client, &started, arguments.timeout.duration())?;
         out::note("the process has ended");
+        answer["ended"] = json!(true);
     }
-    Ok(())
+    arguments.output.shown(&answer, || Ok(()))
 }
 
 /// Returns once no process answers, or another one does.
@@ -199,5 +204,32 @@ fn force(arguments: &BreakerArguments, force: Force) -> Result<(), Failure> {
         Force::Closed => format!("all calls of {upstream} are made until `breaker auto` or a restart"),
         Force::Auto => format!("the breaker of {upstream} decides"),
     });
-    Ok(())
+    let forced = forced(upstream, arguments.tenant.as_deref(), state);
+    arguments.output.shown(&forced, || Ok(()))
+}
+
+/// What was said, as an item of `breaker list`.
+fn forced(upstream: &str, tenant: Option<&str>, state: &str) -> Value {
+    let mut forced = json!({"upstream": upstream, "forced": state});
+    if let Some(tenant) = tenant {
+        forced["tenant"] = json!(tenant);
+    }
+    forced
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forced_breaker_is_told_as_an_item_of_the_list() {
+        assert_eq!(
+            forced("bank:443", None, "auto"),
+            json!({"upstream": "bank:443", "forced": "auto"})
+        );
+        assert_eq!(
+            forced("bank:443", Some("acme"), "open"),
+            json!({"upstream": "bank:443", "forced": "open", "tenant": "acme"})
+        );
+    }
 }

@@ -14,6 +14,9 @@ use crate::ports::clock::Clock as _;
 /// Widest cell of a table, in characters, so that the hash of a definition is whole; `-o wide` cuts none.
 const CELL_CHARS_MAX: usize = 72;
 
+/// In the place of a value that is absent.
+const NO_VALUE: &str = "-";
+
 /// How a command prints data.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub struct OutputArguments {
@@ -178,6 +181,18 @@ impl OutputArguments {
         self.people().table(columns, items)
     }
 
+    /// The same without columns that are empty in every row.
+    pub fn filled_table(self, columns: &[Column], items: &[Value]) -> String {
+        let people = self.people();
+        people.table(&people.filled(columns, items), items)
+    }
+
+    /// The parts of an object within a larger output for people, without those that have no value.
+    pub fn filled_fields(self, columns: &[Column], value: &Value) -> String {
+        let people = self.people();
+        people.fields(&people.filled(columns, std::slice::from_ref(value)), value)
+    }
+
     /// Prints one value for programs.
     pub fn document(self, value: &Value) -> Result<(), Failure> {
         match self.format() {
@@ -225,12 +240,12 @@ pub fn relative(time: &str, TimeMs(now): TimeMs) -> String {
 /// A value in a cell or a line.
 pub fn plain(value: &Value) -> String {
     match value {
-        Value::Null => "-".to_owned(),
+        Value::Null => NO_VALUE.to_owned(),
         Value::Bool(true) => "yes".to_owned(),
         Value::Bool(false) => "no".to_owned(),
-        Value::String(text) if text.is_empty() => "-".to_owned(),
+        Value::String(text) if text.is_empty() => NO_VALUE.to_owned(),
         Value::String(text) => text.clone(),
-        Value::Array(items) if items.is_empty() => "-".to_owned(),
+        Value::Array(items) if items.is_empty() => NO_VALUE.to_owned(),
         Value::Array(items) => items.iter().map(plain).collect::<Vec<_>>().join(", "),
         Value::Number(_) | Value::Object(_) => value.to_string(),
     }
@@ -293,6 +308,12 @@ impl People {
         table.trim_fmt()
     }
 
+    /// The columns that have a value in one of the rows at least.
+    fn filled(&self, columns: &[Column], items: &[Value]) -> Vec<Column> {
+        let has_value = |column: &Column| items.iter().any(|item| self.text(column, item) != NO_VALUE);
+        columns.iter().copied().filter(has_value).collect()
+    }
+
     fn bold(&self, title: &str) -> Cell {
         let cell = Cell::new(title);
         if self.is_coloured {
@@ -321,7 +342,7 @@ impl People {
             Part::Value(pointer) | Part::Number(pointer) => plain(at(pointer)),
             Part::Length(pointer) => at(pointer).as_array().map_or(0, Vec::len).to_string(),
             Part::Told(tell) => match tell(item) {
-                text if text.is_empty() => "-".to_owned(),
+                text if text.is_empty() => NO_VALUE.to_owned(),
                 text => text,
             },
             Part::Time(pointer) => match at(pointer).as_str() {

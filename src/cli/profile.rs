@@ -32,6 +32,8 @@ pub struct ListArguments {
 pub struct UseArguments {
     /// Name of the profile.
     name: String,
+    #[command(flatten)]
+    output: OutputArguments,
 }
 
 /// What a profile says. A relative path is relative to the folder of the file.
@@ -173,7 +175,11 @@ pub fn profile(command: &ProfileCommand) -> Result<(), Failure> {
     let profiles = Profiles::read()?;
     match command {
         ProfileCommand::List(arguments) => list(&profiles, arguments.output),
-        ProfileCommand::Use(arguments) => choose(&profiles, &arguments.name),
+        ProfileCommand::Use(arguments) => {
+            choose(&profiles, &arguments.name)?;
+            let chosen = json!({"name": arguments.name, "chosen": true});
+            arguments.output.shown(&chosen, || Ok(()))
+        }
     }
 }
 

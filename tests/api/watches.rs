@@ -189,7 +189,7 @@ async fn the_command_line_prints_a_line_for_each_entry_until_the_end() {
         .await
         .expect("they end");
     assert!(
-        people.contains("signal go") && people.contains("step_done step=pay"),
+        people.contains("signal go") && people.contains("step pay done"),
         "{people}"
     );
     assert!(people.trim_end().ends_with("ended: cancelled"), "{people}");

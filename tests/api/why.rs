@@ -133,6 +133,12 @@ async fn calls_that_fail_in_another_process_are_told_with_class_message_and_next
     let class = calls["error"]["class"].as_str().expect("a class");
     let sentence = told["why"].as_str().expect("a sentence");
     assert!(sentence.contains(class) && sentence.contains("503"), "{sentence}");
+    let shown = printed(&sagas, &["instance", "show", "pay", "p-1"]);
+    let key = work["idempotency_key"].as_str().expect("a key");
+    assert!(
+        shown.contains("the result of effect charge") && shown.contains(key) && shown.contains("DEADLINE"),
+        "{shown}"
+    );
     // The command line says the same.
     let printed = printed(&sagas, &["instance", "why", "pay", "p-1"]);
     assert!(printed.contains("of effect charge"), "{printed}");
@@ -238,7 +244,24 @@ async fn messages_children_and_dead_letters_are_named() {
         "{listed}"
     );
     assert!(printed(&rig, &["dead-letter", "show", letter, "--json"]).contains("\"key\": \"r-1\""));
-    printed(&rig, &["dead-letter", "discard", letter, "--yes"]);
+    let history = printed(&rig, &["instance", "history", "ratio", "r-1"]);
+    assert!(
+        history.contains(&format!("dead letter {letter} expression")),
+        "{history}"
+    );
+    let discard = [
+        "dead-letter",
+        "discard",
+        letter,
+        "--by",
+        "ann",
+        "--reason",
+        "ticket 5",
+    ];
+    printed(&rig, &[&discard[..], &["--yes"]].concat());
+    let history = printed(&rig, &["instance", "history", "ratio", "r-1"]);
+    assert!(history.contains("decided by ann: ticket 5"), "{history}");
+    assert!(!history.contains(&format!("dead letter {letter}")), "{history}");
     let told = until(&rig, &why("ratio", "r-1"), |told| cause(told) == "handlers").await;
     assert!(
         told["hears"]

@@ -73,6 +73,33 @@ fn a_fresh_home_is_well_and_stays_as_it_is() {
 }
 
 #[test]
+fn a_given_manifest_is_checked_whichever_process_the_environment_names() {
+    let home = Home::new();
+    let nobody = "http://127.0.0.1:1";
+    let run = |more: &[&str]| {
+        let mut command = binary();
+        command.env("SAGA_RUNNER_URL", nobody).args(["doctor"]).args(more);
+        let output = command
+            .current_dir(home.dir.path())
+            .output()
+            .expect("the binary starts");
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let manifest = ["--config", "manifest.yaml"];
+    let (code, shown, errors) = run(&manifest);
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(shown.contains("definitions: 1 saga(s)"), "{shown}");
+    let (code, _, errors) = run(&[&manifest[..], &["--nats-monitor", nobody]].concat());
+    assert_ne!(code, Some(64), "{errors}");
+    let (code, _, errors) = run(&[&manifest[..], &["--url", nobody]].concat());
+    assert_eq!(code, Some(69), "a flag counts: {errors}");
+    let (code, _, errors) = run(&[]);
+    assert_eq!(code, Some(69), "without a manifest the variable counts: {errors}");
+    let (code, _, errors) = run(&["--nats-monitor", nobody]);
+    assert!(code == Some(64) && errors.contains("--nats-monitor"), "{errors}");
+}
+
+#[test]
 fn secrets_definitions_and_folders_that_cannot_be_used_are_told() {
     let home = Home::new();
     let secret = home.with(json!({"secrets": {"pay": {"env": "SR_TEST_NOT_SET"}}}));

@@ -108,11 +108,9 @@ fn a_consumer_that_is_not_used_is_told_from_those_of_other_groups_and_removed() 
     assert_ne!(exit, Some(0));
     assert!(errors.contains("is in use"), "{errors}");
     assert_eq!(ours.stop(), Some(0));
-    let (exit, shown, errors) = consumers(&["delete", &charge, "--yes"]);
-    assert_eq!(
-        (exit, shown.trim()),
-        (Some(0), "effect-shop-charge deleted"),
-        "{errors}"
-    );
+    let (exit, shown, errors) = consumers(&["delete", &charge, "--yes", "-o", "json"]);
+    assert_eq!(exit, Some(0), "{errors}");
+    let shown: Value = serde_json::from_str(&shown).expect("JSON");
+    assert_eq!(shown, json!({"name": charge, "deleted": true}));
     assert_eq!(listed(), [(refund, false, false)]);
 }

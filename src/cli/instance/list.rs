@@ -8,7 +8,7 @@ use crate::app::exit::Failure;
 use crate::app::out;
 use crate::cli::client::{Client, CommonArguments};
 use crate::cli::output::Column;
-use crate::cli::pages::{PageArguments, joined};
+use crate::cli::pages::{PageArguments, joined, warn_of_absent_shards};
 
 /// What both are asked for.
 #[derive(Debug, Args)]
@@ -117,6 +117,7 @@ pub fn count(arguments: &CountArguments) -> Result<(), Failure> {
         "{tenant}/instances/count?{}",
         query.trim_start_matches('&')
     ))?;
+    warn_of_absent_shards(&counted);
     let (columns, rows) = if arguments.by.is_some() {
         (GROUPS, &counted["groups"])
     } else {

@@ -4,9 +4,11 @@ use clap::Args;
 use serde_json::Value;
 
 use super::NameArguments;
+use crate::app::diagnostics::plain;
 use crate::app::exit::{self, Failure};
 use crate::app::out;
 use crate::cli::client::Client;
+use crate::cli::notes;
 use crate::cli::output::Format;
 use crate::cli::server_events::ServerEvent;
 
@@ -71,29 +73,7 @@ fn show(arguments: &WatchArguments, event: &ServerEvent) -> Result<(), Failure> 
     if event.name == "end" {
         return out::line(format_args!("{}  ended: {}", text("ended"), text("phase")));
     }
-    let notes = data["notes"].as_array().map_or(&[][..], Vec::as_slice);
-    let notes: Vec<String> = notes.iter().map(note).collect();
     let (time, kind, outcome) = (text("time"), text("kind"), text("outcome"));
-    out::line(
-        format_args!("{time}  {outcome:<10} {kind}  {}", notes.join("; "))
-            .to_string()
-            .trim_end(),
-    )
-}
-
-/// `step_done step=pay`
-fn note(note: &Value) -> String {
-    if let Some(name) = note.as_str() {
-        return name.to_owned();
-    }
-    let members = note.as_object().into_iter().flatten();
-    let told = members.map(|(name, fields)| {
-        let fields = fields.as_object().into_iter().flatten();
-        let fields = fields.map(|(key, value)| {
-            let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            format!(" {key}={value}")
-        });
-        format!("{name}{}", fields.collect::<String>())
-    });
-    told.collect::<Vec<_>>().join(", ")
+    let line = format!("{time}  {outcome:<10} {kind}  {}", notes::told(&data));
+    out::line(plain(line.trim_end()))
 }
