@@ -54,6 +54,15 @@ impl Dev {
         Self { child, lines, seen }
     }
 
+    /// Waits until it takes work.
+    fn ready(&self, address: &str) {
+        let begin = Instant::now();
+        while !get(address, "/ready").starts_with("HTTP/1.1 200") {
+            assert!(begin.elapsed() < PATIENCE, "not ready: {:?}", self.seen);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// Waits for a line that has this in it.
     fn tells(&mut self, part: &str) -> String {
         let begin = Instant::now();
@@ -68,6 +77,15 @@ impl Dev {
             }
         }
     }
+}
+
+/// Sends the event that starts a saga of the shop.
+fn place(address: &str, id: &str) {
+    let event = json!({"tenant_id": "acme", "event_id": format!("e-{id}"), "event_type": "Placed",
+        "aggregate_type": "Shop", "aggregate_id": id, "sequence": 1, "schema_version": 1,
+        "payload": {"id": id}, "metadata": {"correlation_id": id}});
+    let answer = post(address, "/v1/tenants/acme/events", &event.to_string());
+    assert!(answer.starts_with("HTTP/1.1 202"), "{answer}");
 }
 
 impl Drop for Dev {
@@ -87,18 +105,8 @@ fn each_order_is_told_line_by_line_and_changed_files_are_in_force_or_their_findi
     let address = format!("127.0.0.1:{port}");
     let mut dev = Dev::start(&home, &address);
     dev.tells("a changed file is reloaded");
-    let begin = Instant::now();
-    while !get(&address, "/ready").starts_with("HTTP/1.1 200") {
-        assert!(begin.elapsed() < PATIENCE, "not ready: {:?}", dev.seen);
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let place = |id: &str| {
-        let event = json!({"tenant_id": "acme", "event_id": format!("e-{id}"), "event_type": "Placed",
-            "aggregate_type": "Shop", "aggregate_id": id, "sequence": 1, "schema_version": 1,
-            "payload": {"id": id}, "metadata": {"correlation_id": id}});
-        let answer = post(&address, "/v1/tenants/acme/events", &event.to_string());
-        assert!(answer.starts_with("HTTP/1.1 202"), "{answer}");
-    };
+    dev.ready(&address);
+    let place = |id: &str| place(&address, id);
     place("s-1");
     for expected in [
         "acme shop s-1: started",
@@ -128,4 +136,31 @@ fn each_order_is_told_line_by_line_and_changed_files_are_in_force_or_their_findi
         "{:?}",
         dev.seen
     );
+}
+
+#[test]
+fn a_shard_that_was_closed_is_opened_again_and_its_orders_are_told() {
+    let home = Home::new();
+    std::fs::write(home.path("sagas/tally.yaml"), SHOP).expect("written");
+    std::fs::write(home.path("effects/echo.yaml"), ECHO).expect("written");
+    let port = saga_runner::app::nats_server::free_port().expect("a free port");
+    let address = format!("127.0.0.1:{port}");
+    let mut dev = Dev::start(&home, &address);
+    dev.ready(&address);
+    place(&address, "s-1");
+    dev.tells("acme shop s-1: ended: failed");
+    let url = format!("http://{address}");
+    for verb in ["close", "open"] {
+        let done = call(&["shard", verb, "0", "--url", &url]);
+        assert_eq!(done.status.code(), Some(0), "{verb}: {}", text(&done.stderr));
+    }
+    place(&address, "s-2");
+    dev.tells("acme shop s-2: ended: failed");
+    assert!(
+        !dev.seen.iter().any(|line| line.contains("without-lck")),
+        "{:?}",
+        dev.seen
+    );
+    let told_again = dev.seen.iter().filter(|line| line.contains("s-1: started"));
+    assert_eq!(told_again.count(), 1, "{:?}", dev.seen);
 }
