@@ -25,7 +25,7 @@ struct Dev {
 }
 
 impl Dev {
-    fn start(home: &Home, address: &str) -> Self {
+    fn start(folder: &Path, address: &str) -> Self {
         let mut child = binary()
             .args([
                 "dev",
@@ -36,7 +36,7 @@ impl Dev {
                 "--log",
                 "error",
             ])
-            .current_dir(home.dir.path())
+            .current_dir(folder)
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
@@ -103,7 +103,7 @@ fn each_order_is_told_line_by_line_and_changed_files_are_in_force_or_their_findi
     std::fs::write(home.path("effects/echo.yaml"), ECHO).expect("written");
     let port = saga_runner::app::nats_server::free_port().expect("a free port");
     let address = format!("127.0.0.1:{port}");
-    let mut dev = Dev::start(&home, &address);
+    let mut dev = Dev::start(home.dir.path(), &address);
     dev.tells("a changed file is reloaded");
     dev.ready(&address);
     let place = |id: &str| place(&address, id);
@@ -145,7 +145,7 @@ fn a_shard_that_was_closed_is_opened_again_and_its_orders_are_told() {
     std::fs::write(home.path("effects/echo.yaml"), ECHO).expect("written");
     let port = saga_runner::app::nats_server::free_port().expect("a free port");
     let address = format!("127.0.0.1:{port}");
-    let mut dev = Dev::start(&home, &address);
+    let mut dev = Dev::start(home.dir.path(), &address);
     dev.ready(&address);
     place(&address, "s-1");
     dev.tells("acme shop s-1: ended: failed");
@@ -163,4 +163,54 @@ fn a_shard_that_was_closed_is_opened_again_and_its_orders_are_told() {
     );
     let told_again = dev.seen.iter().filter(|line| line.contains("s-1: started"));
     assert_eq!(told_again.count(), 1, "{:?}", dev.seen);
+}
+
+#[test]
+fn a_new_project_is_tried_with_dev_and_runs_by_its_manifest_afterwards() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let project = dir.path().join("shop");
+    let made = call(&["init", project.to_str().expect("UTF-8")]);
+    assert_eq!(made.status.code(), Some(0), "{}", text(&made.stderr));
+    let port = saga_runner::app::nats_server::free_port().expect("a free port");
+    let address = format!("127.0.0.1:{port}");
+    let mut dev = Dev::start(&project, &address);
+    let told = dev.tells("  data      ");
+    assert!(told.ends_with("/shop/.saga-runner-dev"), "{told}");
+    dev.ready(&address);
+    drop(dev);
+    assert!(
+        !project.join("data").exists(),
+        "that is the folder of the project"
+    );
+    let ignored = std::fs::read_to_string(project.join(".gitignore")).expect("readable");
+    assert!(ignored.contains("/.saga-runner-dev/\n"), "{ignored}");
+
+    for command in [&["config", "check"][..], &["config", "show"], &["doctor"]] {
+        let output = binary()
+            .args(command)
+            .current_dir(&project)
+            .output()
+            .expect("the binary starts");
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "{command:?}: {}",
+            text(&output.stderr)
+        );
+    }
+    let child = binary()
+        .args(["run", "--listen", &address, "--admin-listen", &address])
+        .current_dir(&project)
+        .stdout(Stdio::null())
+        .stderr(std::fs::File::create(dir.path().join("log")).expect("a log"))
+        .spawn()
+        .expect("the binary starts");
+    let runner = Runner(child);
+    let begin = Instant::now();
+    while !get(&address, "/ready").starts_with("HTTP/1.1 200") {
+        let log = std::fs::read_to_string(dir.path().join("log")).unwrap_or_default();
+        assert!(begin.elapsed() < PATIENCE, "not ready: {log}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(runner.stop(), Some(0));
 }
