@@ -44,7 +44,7 @@ pub(super) async fn watch(node: Arc<Node>) {
             let outcome = node.reload().await;
             tell_reload(&outcome, &files);
         }
-        // Asked for anew by each look: a reader that is kept holds the folder of a shard open that was closed.
+        // Asked for again by each look: a reader that is kept holds the folder of a shard open that was closed.
         for shard in running.shards.all() {
             let from = match told_up_to.get(&shard.index) {
                 Some(from) => *from,

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_besides_the_files_is_named() {
+    fn differences_besides_the_files_are_named() {
         let (one, other) = (version("null"), version("[]"));
         assert_eq!(differences(&one, &version("null")), [""; 0]);
         assert_eq!(differences(&one, &other), ["effect echo differs in output"]);
