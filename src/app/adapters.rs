@@ -37,7 +37,7 @@ pub trait Adapters: Send + Sync + 'static {
         Tasks::new(metrics, clock)
     }
 
-    /// Connects to the broker.
+    /// Connects to the broker, and waits for it as long as it takes; `tell` is told what is waited for.
     ///
     /// # Errors
     /// [`StartError::Broker`] for what waiting cannot fix.
@@ -45,8 +45,9 @@ pub trait Adapters: Send + Sync + 'static {
         &self,
         manifest: &Manifest,
         clock: Arc<dyn Clock>,
+        tell: &(dyn Fn(String) + Send + Sync),
     ) -> Result<Arc<dyn Broker>, StartError> {
-        connect_broker(manifest, clock).await
+        connect_broker(manifest, clock, tell).await
     }
 
     /// The gateway for aggregate commands.

@@ -1,5 +1,6 @@
 //! What `dev` does beside the runner: it reloads definitions when a file changes, and tells in a line what happens to each order.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::control::blocking;
@@ -13,6 +14,7 @@ use crate::kernel::ids::TimeMs;
 use crate::kernel::patch::Note;
 use crate::kernel::schedule;
 use crate::ports::control::{ReloadError, Reloaded};
+use crate::storage::Reader;
 use crate::storage::rows::{HistoryOutcome, HistoryRow};
 
 /// Rows of the history of one shard that are told at a time.
@@ -25,12 +27,9 @@ pub(super) async fn watch(node: Arc<Node>) {
     let Some(running) = node.running() else {
         return std::future::pending().await;
     };
-    let shards = running.shards.all();
-    let mut told_up_to = Vec::new();
-    for shard in &shards {
-        let reader = shard.reader.clone();
-        let progress = blocking(&node.tasks, move || reader.progress()).await;
-        told_up_to.push(progress.map_or(0, |progress| progress.log_sequence));
+    let mut told_up_to = BTreeMap::new();
+    for shard in running.shards.all() {
+        told_up_to.insert(shard.index, newest(&node, shard.reader).await);
     }
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
@@ -45,15 +44,28 @@ pub(super) async fn watch(node: Arc<Node>) {
             let outcome = node.reload().await;
             tell_reload(&outcome, &files);
         }
-        for (shard, after) in shards.iter().zip(&mut told_up_to) {
-            let (reader, from) = (shard.reader.clone(), *after);
+        // Asked for again by each look: a reader that is kept holds the folder of a shard open that was closed.
+        for shard in running.shards.all() {
+            let from = match told_up_to.get(&shard.index) {
+                Some(from) => *from,
+                None => newest(&node, shard.reader.clone()).await,
+            };
+            let (index, reader) = (shard.index, shard.reader);
             let rows = blocking(&node.tasks, move || reader.history_since(from, ROWS)).await;
+            let mut after = from;
             for (sequence, row) in rows.unwrap_or_default() {
-                *after = sequence;
+                after = sequence;
                 lines(&row).into_iter().for_each(out::note);
             }
+            told_up_to.insert(index, after);
         }
     }
+}
+
+/// Up to where the history of a shard has been written.
+async fn newest(node: &Node, reader: Reader) -> u64 {
+    let progress = blocking(&node.tasks, move || reader.progress()).await;
+    progress.map_or(0, |progress| progress.log_sequence)
 }
 
 /// Tells the outcome of a changed file: what is in force now, or every finding with its excerpt.

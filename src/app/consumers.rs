@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::catalog::Catalog;
 use super::running::Running;
-use super::{StartError, connect_broker, definitions, runtime, streams};
+use super::{StartError, definitions, reach_broker, runtime, streams, unanswered};
 use crate::config::Manifest;
 use crate::effects::Consumer;
 use crate::effects::consumers::Scope;
@@ -244,9 +244,8 @@ pub struct Line {
 /// [`StartError`] where the files cannot be read or the broker cannot be asked.
 pub fn report(manifest: &Manifest) -> Result<Vec<Line>, StartError> {
     let consumers = plan(manifest, &definitions::load(manifest)?.effects)?;
-    let refused = |error: BrokerError| StartError::Broker(error.to_string());
     runtime()?.block_on(async {
-        let broker = connect_broker(manifest, Arc::new(super::SystemClock::new())).await?;
+        let broker = reach_broker(manifest, Arc::new(super::SystemClock::new())).await?;
         let mut lines = Vec::new();
         for consumer in &consumers {
             let looked_at = !consumer.external || consumer.bound;
@@ -258,13 +257,15 @@ pub fn report(manifest: &Manifest) -> Result<Vec<Line>, StartError> {
                 external: consumer.external,
                 state: state(&*broker, manifest, &consumer.name).await?,
                 differences: if looked_at {
-                    differences(&*broker, manifest, consumer).await.map_err(refused)?
+                    differences(&*broker, manifest, consumer)
+                        .await
+                        .map_err(unanswered)?
                 } else {
                     Vec::new()
                 },
             });
         }
-        for name in unused(&*broker, manifest, &consumers).await.map_err(refused)? {
+        for name in unused(&*broker, manifest, &consumers).await.map_err(unanswered)? {
             lines.push(Line {
                 state: state(&*broker, manifest, &name).await?,
                 name,
@@ -285,7 +286,7 @@ async fn state(
     name: &str,
 ) -> Result<Option<QueueState>, StartError> {
     let found = broker.queue_state(stream(manifest), name).await;
-    found.map_err(|error| StartError::Broker(error.to_string()))
+    found.map_err(unanswered)
 }
 
 /// Carries out `consumers delete`: removes one that was left behind and that nobody takes from.
@@ -294,10 +295,9 @@ async fn state(
 /// [`StartError::Consumer`] where it is in use, or is none that was left behind.
 pub fn delete(manifest: &Manifest, name: &str) -> Result<(), StartError> {
     let consumers = plan(manifest, &definitions::load(manifest)?.effects)?;
-    let refused = |error: BrokerError| StartError::Broker(error.to_string());
     runtime()?.block_on(async {
-        let broker = connect_broker(manifest, Arc::new(super::SystemClock::new())).await?;
-        let left = unused(&*broker, manifest, &consumers).await.map_err(refused)?;
+        let broker = reach_broker(manifest, Arc::new(super::SystemClock::new())).await?;
+        let left = unused(&*broker, manifest, &consumers).await.map_err(unanswered)?;
         if !left.iter().any(|other| other == name) {
             return Err(StartError::Consumer(format!(
                 "{name} is not an orphaned consumer; orphaned: {}",
@@ -310,7 +310,7 @@ pub fn delete(manifest: &Manifest, name: &str) -> Result<(), StartError> {
         }
         match broker.delete_queue(stream(manifest), name).await {
             Err(BrokerError::Refused(reason)) => Err(StartError::Consumer(reason)),
-            other => other.map_err(refused),
+            other => other.map_err(unanswered),
         }
     })
 }

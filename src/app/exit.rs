@@ -20,7 +20,7 @@ pub const USAGE: u8 = 64;
 pub const DATA: u8 = 65;
 /// A file cannot be read.
 pub const NO_INPUT: u8 = 66;
-/// No runner answers, or it cannot do this now (502, 503, 504).
+/// No runner or no broker answers, or it cannot do this now (502, 503, 504).
 pub const UNAVAILABLE: u8 = 69;
 /// Something that should work did not.
 pub const SOFTWARE: u8 = 70;
@@ -87,9 +87,13 @@ impl From<crate::app::StartError> for Failure {
             }
             _ => String::new(),
         };
+        let code = match &error {
+            crate::app::StartError::Unreached(_) => UNAVAILABLE,
+            _ => CONFIG,
+        };
         Self {
             frames,
-            ..Self::new(CONFIG, error)
+            ..Self::new(code, error)
         }
     }
 }

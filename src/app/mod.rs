@@ -81,8 +81,8 @@ pub use crate::effects::Registry;
 use crate::config::{BrokerKind, ConfigError, Manifest};
 use crate::inproc::InprocBroker;
 use crate::kernel::definition::{Diagnostic, Severity};
-use crate::nats::NatsBroker;
-use crate::ports::broker::Broker;
+use crate::nats::{ConnectError, NatsBroker};
+use crate::ports::broker::{Broker, BrokerError};
 use crate::ports::clock::Clock;
 
 /// Why a runner cannot start. Nothing that waiting could fix: that is retried.
@@ -126,6 +126,9 @@ pub enum StartError {
     Storage(String),
     #[error("{0}")]
     Broker(String),
+    /// The broker is away, and the command does not wait for it.
+    #[error("{0}")]
+    Unreached(String),
     #[error("{0}")]
     System(String),
 }
@@ -152,7 +155,7 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, StartError> {
         .map_err(|error| StartError::System(format!("no threads: {error}")))
 }
 
-/// Opens the broker that the manifest names.
+/// Opens the broker that the manifest names, and waits for it as long as it takes; `tell` is told what is waited for.
 ///
 /// # Errors
 /// [`StartError::Broker`] for what waiting cannot fix: a server that is too old, a locked folder, bad
@@ -160,21 +163,60 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, StartError> {
 pub async fn connect_broker(
     manifest: &Manifest,
     clock: Arc<dyn Clock>,
+    tell: &(dyn Fn(String) + Send + Sync),
 ) -> Result<Arc<dyn Broker>, StartError> {
     match manifest.broker.kind {
-        BrokerKind::Embedded => {
-            let dir = manifest.data_dir.join("broker");
-            let broker = InprocBroker::open(&dir, manifest.broker.embedded.clone(), clock)
-                .map_err(|error| StartError::Broker(error.to_string()))?;
-            Ok(broker)
-        }
+        BrokerKind::Embedded => open_embedded(manifest, clock),
         BrokerKind::Nats => {
-            let refused = |error: crate::nats::ConnectError| StartError::Broker(error.to_string());
-            let broker = NatsBroker::connect(manifest.broker.nats.clone())
-                .await
-                .map_err(refused)?;
-            broker.connected().await.map_err(refused)?;
+            let broker = connect_nats(manifest).await?;
+            broker.connected_telling(tell).await.map_err(unconnected)?;
             Ok(broker)
         }
+    }
+}
+
+/// The same for a command, which gives up after the connect timeout of the manifest.
+///
+/// # Errors
+/// [`StartError::Unreached`] where no server is reached in that time; otherwise as [`connect_broker`].
+pub(crate) async fn reach_broker(
+    manifest: &Manifest,
+    clock: Arc<dyn Clock>,
+) -> Result<Arc<dyn Broker>, StartError> {
+    match manifest.broker.kind {
+        BrokerKind::Embedded => open_embedded(manifest, clock),
+        BrokerKind::Nats => {
+            let patience = manifest.broker.nats.connect_timeout.duration();
+            let broker = connect_nats(manifest).await?;
+            broker.connected_within(patience).await.map_err(unconnected)?;
+            Ok(broker)
+        }
+    }
+}
+
+fn open_embedded(manifest: &Manifest, clock: Arc<dyn Clock>) -> Result<Arc<dyn Broker>, StartError> {
+    let dir = manifest.data_dir.join("broker");
+    let broker = InprocBroker::open(&dir, manifest.broker.embedded.clone(), clock)
+        .map_err(|error| StartError::Broker(error.to_string()))?;
+    Ok(broker)
+}
+
+async fn connect_nats(manifest: &Manifest) -> Result<Arc<NatsBroker>, StartError> {
+    let settings = manifest.broker.nats.clone();
+    NatsBroker::connect(settings).await.map_err(unconnected)
+}
+
+fn unconnected(error: ConnectError) -> StartError {
+    match error {
+        error @ ConnectError::Unreached { .. } => StartError::Unreached(error.to_string()),
+        error => StartError::Broker(error.to_string()),
+    }
+}
+
+/// What a command says of a question that the broker has not answered as it should.
+fn unanswered(error: BrokerError) -> StartError {
+    match error {
+        error @ BrokerError::Unavailable(_) => StartError::Unreached(error.to_string()),
+        error => StartError::Broker(error.to_string()),
     }
 }

@@ -176,10 +176,10 @@ impl Node {
     /// # Errors
     /// [`StartError`] for what waiting cannot fix.
     pub async fn start(&self) -> Result<(), StartError> {
-        let broker = self
-            .adapters
-            .broker(&self.manifest, Arc::clone(self.broker_clock.own()))
-            .await?;
+        let clock = Arc::clone(self.broker_clock.own());
+        let tell = |what: String| self.set_waiting_for(what);
+        let broker = self.adapters.broker(&self.manifest, clock, &tell).await?;
+        self.set_waiting_for("starting".to_owned());
         let streams = self.wait_for_streams(broker.as_ref()).await?;
         let cluster = self.wait_for_cluster(broker.as_ref(), &streams).await?;
         self.wait_for_consumers(broker.as_ref()).await?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use super::{StartError, archive, cluster, connect_broker, runtime};
+use super::{StartError, archive, cluster, reach_broker, runtime, unanswered};
 use crate::broker_clock::BrokerClock;
 use crate::config::Manifest;
 use crate::kernel::ids::TimeMs;
@@ -168,10 +168,10 @@ pub struct Holds {
 /// Carries out `streams apply` (`change`) or `streams check`.
 ///
 /// # Errors
-/// [`StartError::Broker`] where the broker cannot be asked.
+/// [`StartError::Unreached`] where the broker is away, [`StartError::Broker`] where it refuses to answer.
 pub fn report(manifest: &Manifest, change: bool) -> Result<Vec<Line>, StartError> {
     runtime()?.block_on(async {
-        let broker: Arc<dyn Broker> = connect_broker(manifest, Arc::new(super::SystemClock::new())).await?;
+        let broker: Arc<dyn Broker> = reach_broker(manifest, Arc::new(super::SystemClock::new())).await?;
         let mut lines = Vec::new();
         for spec in specs(manifest).into_iter().chain([audit(manifest)]) {
             lines.push(line(&*broker, &spec, change).await?);
@@ -180,7 +180,7 @@ pub fn report(manifest: &Manifest, change: bool) -> Result<Vec<Line>, StartError
             Ok(limits) => lines[0].differences.extend(limits),
             // That is among the differences.
             Err(BrokerError::NoStream(_)) => {}
-            Err(error) => return Err(StartError::Broker(error.to_string())),
+            Err(error) => return Err(unanswered(error)),
         }
         if let Some(spec) = archive::spec(manifest) {
             lines.push(line(&*broker, &spec, change).await?);
@@ -203,7 +203,7 @@ async fn line(broker: &dyn Broker, spec: &StreamSpec, change: bool) -> Result<Li
         match broker.ensure_stream(spec).await {
             Ok(_) => {}
             Err(BrokerError::Mismatch { differences, .. }) => line.differences = differences,
-            Err(error) => return Err(StartError::Broker(error.to_string())),
+            Err(error) => return Err(unanswered(error)),
         }
     } else {
         match broker.check_stream(spec).await {
@@ -212,13 +212,10 @@ async fn line(broker: &dyn Broker, spec: &StreamSpec, change: bool) -> Result<Li
                 line.differences.push("the stream does not exist".to_owned());
                 return Ok(line);
             }
-            Err(error) => return Err(StartError::Broker(error.to_string())),
+            Err(error) => return Err(unanswered(error)),
         }
     }
-    let state = broker
-        .stream_state(&spec.name)
-        .await
-        .map_err(|error| StartError::Broker(error.to_string()))?;
+    let state = broker.stream_state(&spec.name).await.map_err(unanswered)?;
     line.state = "exists";
     line.holds = Some(Holds {
         messages: state.messages,
@@ -242,7 +239,7 @@ async fn bucket_line(broker: &dyn Broker, spec: &BucketSpec, change: bool) -> Re
     let (state, differences) = match compared {
         Ok(differences) => ("exists", differences),
         Err(BrokerError::NoStream(_)) => ("does not exist", vec!["the bucket does not exist".to_owned()]),
-        Err(error) => return Err(StartError::Broker(error.to_string())),
+        Err(error) => return Err(unanswered(error)),
     };
     Ok(Line {
         name: format!("bucket {}", spec.name),

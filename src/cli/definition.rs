@@ -1,11 +1,14 @@
 //! `definition`: the versions of sagas that a running cluster keeps.
 
+mod archived;
+
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use similar::TextDiff;
 
+use self::archived::{Version, differences};
 use super::account::AccountArguments;
 use super::client::{Client, ServerArguments, escaped};
 use super::node;
@@ -18,11 +21,14 @@ use crate::app::out;
 pub enum DefinitionCommand {
     /// List the versions of sagas that are active or still in use.
     List(ListArguments),
-    /// Print the source of one version.
-    Show(ShowArguments),
-    /// Compare the sources of two versions of a saga.
+    /// Print the file of one version.
     #[command(
-        after_help = "Exits with 1 if they differ. Example: what the last reload changed, and what a file would change:\n  \
+        after_help = "`-o json` prints the whole text that the cluster keeps (`source`), with schemas and program, as `replay --recorded` reads it."
+    )]
+    Show(ShowArguments),
+    /// Compare the files of two versions of a saga, and the schemas of their effects.
+    #[command(
+        after_help = "Exits with 1 if they differ. With --file, only the files are compared. Example: what the last reload changed, and what a file would change:\n  \
         saga-runner definition diff sha256:1f2e3d sha256:4c5b6a\n  \
         saga-runner definition diff sha256:4c5b6a --file sagas/order.yaml"
     )]
@@ -55,6 +61,9 @@ pub struct ListArguments {
 pub struct ShowArguments {
     /// Hash of the version; its first six digits suffice if they are unique.
     hash: String,
+    /// Print what the version has besides its file, too, as comments: schemas of its effects, schemas, the program.
+    #[arg(long)]
+    schemas: bool,
     #[command(flatten)]
     output: OutputArguments,
     #[command(flatten)]
@@ -147,33 +156,50 @@ fn show(arguments: &ShowArguments) -> Result<(), Failure> {
         text(&answer["live"]),
         text(&answer["ended"])
     ));
-    arguments
-        .output
-        .shown(&answer, || out::text(text(&answer["source"])))
+    let version = Version::of(&text(&answer["source"]));
+    arguments.output.shown(&answer, || {
+        out::text(&version.source)?;
+        if arguments.schemas {
+            return out::text(version.comments());
+        }
+        if !version.besides.is_empty() {
+            let names: Vec<&str> = version.besides.keys().map(String::as_str).collect();
+            out::note(format_args!(
+                "besides, it has {}: --schemas prints them",
+                names.join(", ")
+            ));
+        }
+        Ok(())
+    })
 }
 
 fn diff(arguments: &DiffArguments) -> Result<(), Failure> {
     let client = Client::new(&arguments.server)?;
     let version = |hash: &str| client.get(&format!("/v1/definitions/{}", escaped(hash)));
     let from = version(&arguments.from)?;
-    let (name, source) = match (&arguments.to, &arguments.file) {
+    let (name, to) = match (&arguments.to, &arguments.file) {
         (Some(to), _) => {
             let to = version(to)?;
-            (text(&to["hash"]), text(&to["source"]))
+            (text(&to["hash"]), Version::of(&text(&to["source"])))
         }
         (None, Some(path)) => {
             let source = std::fs::read_to_string(path)
                 .map_err(|error| Failure::new(exit::NO_INPUT, format!("{}: {error}", path.display())))?;
-            (path.display().to_string(), source)
+            let besides = Version::of(&text(&from["source"])).besides;
+            (path.display().to_string(), Version { source, besides })
         }
         (None, None) => return Err(Failure::new(exit::USAGE, "a second version or --file is needed")),
     };
-    let (older, before) = (text(&from["hash"]), text(&from["source"]));
-    let differs = before != source;
-    let changes = TextDiff::from_lines(&before, &source);
+    let (older, from) = (text(&from["hash"]), Version::of(&text(&from["source"])));
+    let besides = differences(&from, &to);
+    let differs = from.source != to.source || !besides.is_empty();
+    let changes = TextDiff::from_lines(&from.source, &to.source);
     let unified = changes.unified_diff().header(&older, &name).to_string();
-    let answer = json!({"from": older, "to": name, "differs": differs, "diff": unified});
-    arguments.output.shown(&answer, || out::text(&unified))?;
+    let answer = json!({"from": older, "to": name, "differs": differs, "diff": unified, "besides": besides});
+    arguments.output.shown(&answer, || {
+        out::text(&unified)?;
+        besides.iter().try_for_each(out::line)
+    })?;
     if differs {
         return Err(Failure::new(exit::FINDINGS, format!("{older} and {name} differ")));
     }

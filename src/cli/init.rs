@@ -33,7 +33,7 @@ type Files = &'static [(&'static str, &'static str)];
 
 const COMMON: Files = &[
     ("saga-runner.yaml", include_str!("init/saga-runner.yaml")),
-    (".gitignore", "/data/\n"),
+    (".gitignore", "/data/\n/.saga-runner-dev/\n"),
     (".schemas/saga.json", editor::SAGA),
     (".schemas/effect.json", editor::EFFECT),
     (".schemas/manifest.json", config::MANIFEST_SCHEMA),
@@ -101,6 +101,7 @@ pub fn init(arguments: &InitArguments) -> Result<(), Failure> {
     let (shown, saga) = (dir.display(), arguments.template.saga());
     out::note(format_args!(
         "check     saga-runner validate {shown}\n\
+         try       cd {shown} && saga-runner dev\n\
          run       saga-runner run --config {shown}/saga-runner.yaml\n\
          send      curl -X POST http://127.0.0.1:8080/v1/tenants/acme/events -H 'content-type: application/json' -d @{shown}/event.json\n\
          look      curl http://127.0.0.1:8080/v1/tenants/acme/sagas/{saga}/instances"

@@ -16,17 +16,15 @@ use crate::kernel::definition::{Diagnostic, Severity};
 /// Variables that are read without a flag, and say nothing about keys of the manifest.
 const OTHER_VARIABLES: [&str; 3] = ["SAGA_RUNNER_HOME", "SAGA_RUNNER_TOKEN", "SAGA_RUNNER_TOOLS"];
 
+/// The manifests of a working directory where none is named: the first of them that exists. `init` writes the second.
+const DEFAULTS: [&str; 2] = ["config/saga-runner.yaml", "saga-runner.yaml"];
+
 /// The manifest, and flags that override it.
 #[derive(Debug, Clone, Args)]
 pub struct ManifestArguments {
-    /// Manifest file.
-    #[arg(
-        long,
-        env = "SAGA_RUNNER_CONFIG",
-        value_name = "FILE",
-        default_value = "config/saga-runner.yaml"
-    )]
-    config: PathBuf,
+    /// Manifest file; default: config/saga-runner.yaml, else saga-runner.yaml.
+    #[arg(long, env = "SAGA_RUNNER_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
     #[command(flatten)]
     overrides: OverrideArguments,
 }
@@ -40,8 +38,21 @@ impl ManifestArguments {
     /// The same, in a mode that the command line names.
     pub fn load_in(self, mode: Option<Mode>) -> Result<Manifest, Failure> {
         let mode = mode.and_then(|mode| Some(mode.to_possible_value()?.get_name().to_owned()));
+        let file = self.file()?;
         let overrides = self.overrides.over_environment().flag("--mode", "mode", mode);
-        Ok(Manifest::load(&self.config, &overrides)?)
+        Ok(Manifest::load(&file, &overrides)?)
+    }
+
+    /// The file that is named, else the first default that exists.
+    fn file(&self) -> Result<PathBuf, Failure> {
+        let found = || DEFAULTS.into_iter().map(PathBuf::from).find(|file| file.exists());
+        self.config.clone().or_else(found).ok_or_else(|| {
+            let [first, second] = DEFAULTS;
+            let message = format!(
+                "no manifest: there is neither {first} nor {second} here; name one with --config [SR0401]"
+            );
+            Failure::new(exit::NO_INPUT, message)
+        })
     }
 }
 
@@ -180,8 +191,9 @@ const COLUMNS_WITH_ORIGIN: &[Column] = &[
 ];
 
 fn show(arguments: ShowArguments) -> Result<(), Failure> {
+    let file = arguments.manifest.file()?;
     let overrides = arguments.manifest.overrides.over_environment();
-    let effective = Effective::load(&arguments.manifest.config, &overrides)?;
+    let effective = Effective::load(&file, &overrides)?;
     let output = arguments.output;
     if matches!(output.format(), Format::Json | Format::Yaml) && !arguments.origin {
         return output.document(&effective.document());
@@ -196,7 +208,10 @@ fn show(arguments: ShowArguments) -> Result<(), Failure> {
 }
 
 fn check(arguments: CheckArguments) -> Result<(), Failure> {
-    let path = arguments.file.unwrap_or(arguments.manifest.config);
+    let path = match arguments.file {
+        Some(file) => file,
+        None => arguments.manifest.file()?,
+    };
     let overrides = arguments.manifest.overrides.over_environment();
     let (findings, texts) = match Effective::load(&path, &overrides) {
         Ok(_) => (Vec::new(), std::collections::BTreeMap::new()),

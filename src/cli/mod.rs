@@ -75,7 +75,7 @@ Exit codes:
   64  the command line is wrong
   65  the runner rejects the request (HTTP 400, 405, 410, 413, 415, 422)
   66  a file cannot be read, or a folder has no definitions
-  69  no runner answers, or it cannot do this now (HTTP 502, 503, 504)
+  69  no runner or no broker answers, or it cannot do this now (HTTP 502, 503, 504)
   70  a bug in this program or in the runner
   73  a file cannot be written, or exists already
   74  standard output cannot be written

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::client::{Client, escaped};
 use super::test;
@@ -17,8 +17,8 @@ use crate::offline::history::{self, History};
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exits with 1 if a history diverges. Example: does the changed saga treat a live instance as before?\n  \
-    saga-runner definition show 3f9a1c > recorded.yaml\n  \
-    saga-runner replay . --recorded recorded.yaml \\\n    \
+    saga-runner definition show 3f9a1c -o json > recorded.json\n  \
+    saga-runner replay . --recorded recorded.json \\\n    \
     --from http://127.0.0.1:8080/v1/tenants/acme/sagas/order/instances/o-1/inputs"
 )]
 pub struct ReplayArguments {
@@ -31,8 +31,8 @@ pub struct ReplayArguments {
     /// Fetch the history from a runner: http://HOST/v1/tenants/T/sagas/S/instances/K/inputs
     #[arg(long, value_name = "URL", conflicts_with = "history")]
     from: Option<String>,
-    /// Version under which the history was recorded, as printed by `definition show`: both versions are run, and their work
-    /// is compared.
+    /// Version under which the history was recorded, as printed by `definition show -o json`: both versions are run, and their
+    /// work is compared.
     #[arg(long, value_name = "FILE")]
     recorded: Option<PathBuf>,
 }
@@ -118,11 +118,22 @@ fn fetch(url: &str) -> Result<String, Failure> {
     }
 }
 
+/// The text that the cluster keeps: of an answer about a version, else all that the file has.
+fn kept(text: String) -> String {
+    match serde_json::from_str(&text) {
+        Ok(Value::Object(mut answer)) if answer.contains_key("hash") => match answer.remove("source") {
+            Some(Value::String(source)) => source,
+            _ => text,
+        },
+        _ => text,
+    }
+}
+
 fn archived(file: &Path) -> Result<Arc<Definition>, Failure> {
     let name = file.display();
     let text = std::fs::read_to_string(file)
         .map_err(|error| Failure::new(exit::NO_INPUT, format!("{name}: {error}")))?;
-    definition::compile_archived(&text)
+    definition::compile_archived(&kept(text))
         .map(Arc::new)
         .map_err(|findings| {
             let first = findings.first().map(ToString::to_string).unwrap_or_default();

@@ -30,7 +30,7 @@ pub struct RunArguments {
 
 #[derive(Debug, Args)]
 pub struct DevArguments {
-    /// Manifest file; without it, all settings have their defaults.
+    /// Manifest file; without it, all settings have their defaults, and the state is in .saga-runner-dev.
     #[arg(long, env = "SAGA_RUNNER_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
     /// Folder of saga definitions.
@@ -81,13 +81,16 @@ pub fn dev(arguments: DevArguments, registry: Registry) -> Result<(), Failure> {
     app::dev(manifest, registry).map_err(Failure::from)
 }
 
+/// The folder of the state where there is no manifest: another than that of the project, whose cluster has another name.
+const DATA_DIR: &str = ".saga-runner-dev";
+
 /// The manifest where there is none. `acme` is the tenant of the banner.
 fn defaults(sagas: &Path, effects: &Path) -> String {
     let manifest = serde_json::json!({
         "apiVersion": "saga-runner/v1",
         "kind": "Manifest",
         "cluster": "dev",
-        "data_dir": "data",
+        "data_dir": DATA_DIR,
         "sagas": sagas,
         "effects": effects,
         "shards": 1,

@@ -1,5 +1,7 @@
 //! Failures to connect, with the codes that operators look up, and what the broker's API answers.
 
+use std::time::Duration;
+
 use serde::Deserialize;
 
 use super::version::SERVER_VERSIONS;
@@ -15,6 +17,13 @@ pub enum ConnectError {
     Settings(String),
     #[error("connection to nats: {0}")]
     Closed(String),
+    /// No server was reached in time.
+    #[error("no connection to the broker at {servers} within {patience:?}: {why}")]
+    Unreached {
+        servers: String,
+        patience: Duration,
+        why: String,
+    },
 }
 
 impl ConnectError {

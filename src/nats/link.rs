@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use async_nats::{Client, Event, Statistics};
+use async_nats::{Client, Event, ServerAddr, Statistics};
+use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tracing::{debug, error, info, warn};
@@ -32,6 +33,8 @@ pub enum Status {
 
 pub(super) struct Link {
     pub client: Client,
+    /// The servers as the settings name them, for people.
+    pub servers: String,
     status: watch::Receiver<Status>,
     /// Generation found good, 0 while there is none.
     good: Arc<AtomicU64>,
@@ -48,11 +51,14 @@ impl Drop for Link {
 
 /// Events the monitor may lag behind before the client's event task waits for it.
 const EVENTS_MAX: usize = 64;
+/// Longest wait for the reason why one server takes no connection.
+const REFUSAL_MAX: Duration = Duration::from_secs(1);
 
 impl Link {
     /// Starts to connect and returns at once.
     pub async fn open(settings: &Settings) -> Result<Self, ConnectError> {
         let addresses = settings.addresses()?;
+        let servers = settings.shown_servers()?;
         let (events, inbound) = mpsc::channel(EVENTS_MAX);
         let spread = RandomState::new();
         let client = settings
@@ -66,7 +72,7 @@ impl Link {
                     let _ = events.send(event).await;
                 }
             })
-            .connect(addresses)
+            .connect(addresses.clone())
             .await
             .map_err(|error| ConnectError::settings(error.to_string()))?;
         let (report, status) = watch::channel(Status::Connecting { last_error: None });
@@ -76,10 +82,15 @@ impl Link {
             report,
             good: Arc::clone(&good),
             patience: settings.request_timeout.duration(),
+            addresses,
+            servers: servers.clone(),
+            was_reached: false,
+            has_warned: false,
         };
         Ok(Self {
             counters: client.statistics(),
             client,
+            servers,
             status,
             good,
             monitor: tokio::spawn(monitor.run(inbound)),
@@ -174,16 +185,26 @@ struct Monitor {
     report: watch::Sender<Status>,
     good: Arc<AtomicU64>,
     patience: Duration,
+    addresses: Vec<ServerAddr>,
+    /// The same, for people.
+    servers: String,
+    /// Whether there was a connection.
+    was_reached: bool,
+    /// Whether it was told that the first attempt has failed.
+    has_warned: bool,
 }
 
 impl Monitor {
-    async fn run(self, mut events: mpsc::Receiver<Event>) {
+    async fn run(mut self, mut events: mpsc::Receiver<Event>) {
         while let Some(event) = events.recv().await {
             match event {
-                Event::Connected => self.judge().await,
+                Event::Connected => {
+                    self.was_reached = true;
+                    self.judge().await;
+                }
                 Event::Disconnected | Event::Closed => self.lost(None),
-                Event::ClientError(error) if !self.connected() => self.lost(Some(error.to_string())),
-                Event::ServerError(error) if !self.connected() => self.lost(Some(error.to_string())),
+                Event::ClientError(error) if !self.connected() => self.failed(error.to_string()).await,
+                Event::ServerError(error) if !self.connected() => self.failed(error.to_string()).await,
                 Event::SlowConsumer(_) | Event::ClientError(_) | Event::ServerError(_) => {
                     warn!(%event, "nats reports a problem");
                 }
@@ -194,6 +215,24 @@ impl Monitor {
 
     fn connected(&self) -> bool {
         self.good.load(Ordering::Acquire) != 0
+    }
+
+    /// An attempt to connect has failed.
+    async fn failed(&mut self, error: String) {
+        let mut error = error;
+        if !self.was_reached {
+            if tells_only_its_kind(&error) {
+                error = refusal(&self.addresses).await.unwrap_or(error);
+            }
+            if !self.has_warned {
+                self.has_warned = true;
+                warn!(
+                    servers = self.servers,
+                    error, "no connection to nats; it is tried again and again"
+                );
+            }
+        }
+        self.lost(Some(error));
     }
 
     fn lost(&self, error: Option<String>) {
@@ -242,6 +281,25 @@ impl Monitor {
     }
 }
 
+/// Whether the client keeps the reason of this error to itself.
+fn tells_only_its_kind(error: &str) -> bool {
+    error.ends_with("IO error") || error.ends_with("DNS error")
+}
+
+/// Why the first of these servers that takes no connection does not, in the words of the system.
+async fn refusal(servers: &[ServerAddr]) -> Option<String> {
+    for server in servers {
+        let tried = TcpStream::connect((server.host(), server.port()));
+        match tokio::time::timeout(REFUSAL_MAX, tried).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) if error.raw_os_error().is_some() => return Some(error.kind().to_string()),
+            Ok(Err(error)) => return Some(error.to_string()),
+            Err(_) => return Some("no answer".to_owned()),
+        }
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -257,5 +315,14 @@ mod tests {
             }
         }
         assert!(reconnect_delay(30, 0) > reconnect_delay(2, 0));
+    }
+    #[tokio::test]
+    async fn a_server_that_takes_no_connection_is_told_with_the_reason() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let servers: Vec<ServerAddr> = vec![format!("nats://{address}").parse().expect("an address")];
+        assert_eq!(refusal(&servers).await, None, "it takes one");
+        drop(listener);
+        assert_eq!(refusal(&servers).await.as_deref(), Some("connection refused"));
     }
 }

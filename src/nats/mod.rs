@@ -110,17 +110,54 @@ impl NatsBroker {
     /// # Cancel safety
     /// Safe.
     pub async fn connected(&self) -> Result<String, ConnectError> {
+        self.connected_telling(&|_| {}).await
+    }
+
+    /// As [`Self::connected`]; `tell` is told what is waited for, with the servers and why they were not reached.
+    ///
+    /// # Errors
+    /// As [`Self::connected`].
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn connected_telling(
+        &self,
+        tell: &(dyn Fn(String) + Send + Sync),
+    ) -> Result<String, ConnectError> {
         let mut status = self.link.status();
         loop {
             match status.borrow_and_update().clone() {
                 Status::Ready { version } => return Ok(version),
                 Status::Unsupported { version } => return Err(ConnectError::Unsupported { version }),
-                Status::Connecting { .. } => {}
+                Status::Connecting { last_error } => {
+                    let why = last_error.map_or_else(String::new, |error| format!(": {error}"));
+                    tell(format!("waits for the broker at {}{why}", self.link.servers));
+                }
             }
             if status.changed().await.is_err() {
                 return Err(ConnectError::Closed("the connection has ended".to_owned()));
             }
         }
+    }
+
+    /// Waits for the first usable connection, for at most `patience`, and returns the server's version.
+    ///
+    /// # Errors
+    /// [`ConnectError::Unsupported`] as [`Self::connected`], [`ConnectError::Unreached`] with the servers and the reason once the
+    /// time is over.
+    pub async fn connected_within(&self, patience: Duration) -> Result<String, ConnectError> {
+        let Ok(outcome) = tokio::time::timeout(patience, self.connected()).await else {
+            let last_error = match &*self.link.status().borrow() {
+                Status::Connecting { last_error } => last_error.clone(),
+                Status::Ready { .. } | Status::Unsupported { .. } => None,
+            };
+            return Err(ConnectError::Unreached {
+                servers: self.link.servers.clone(),
+                patience,
+                why: last_error.unwrap_or_else(|| "no answer".to_owned()),
+            });
+        };
+        outcome
     }
 
     /// Whether the account has JetStream.

@@ -157,6 +157,13 @@ impl Settings {
             .collect()
     }
 
+    /// The servers for people: no credentials are in them.
+    pub(super) fn shown_servers(&self) -> Result<String, ConnectError> {
+        let (settings, _, _) = self.with_context()?;
+        let urls: Vec<String> = settings.urls.into_iter().map(String::from).collect();
+        Ok(urls.join(", "))
+    }
+
     /// Connection options. What is secret is read whenever a connection is made, and once here.
     pub(super) fn options(&self) -> Result<ConnectOptions, ConnectError> {
         let positive = |name: &str, value: u64| {

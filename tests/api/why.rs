@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use wiremock::{MockServer, ResponseTemplate};
 
-use crate::api::caller::{add_call, get, instance, letters, runner, send, service, until};
+use crate::api::caller::{add_call, get, instance, letters, post, runner, send, service, until};
 use crate::support::nats_server::NatsServer;
 use crate::support::rig::Rig;
 
@@ -158,6 +158,26 @@ async fn a_breaker_that_is_open_in_another_process_is_told_with_its_upstream() {
     let held = calls["upstream"].as_str().expect("an upstream");
     let sentence = told["why"].as_str().expect("a sentence");
     assert!(sentence.contains(&format!("the breaker of {held}")), "{sentence}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_breaker_that_an_operator_holds_open_is_told_with_the_way_out_and_without_a_time() {
+    let (server, upstream) = (NatsServer::start(), refusing().await);
+    let (sagas, effects) = apart(&server, &upstream, RETRIES).await;
+    let list = until(&effects, "/admin/breakers", |list| list["items"][0].is_object()).await;
+    let held = list["items"][0]["upstream"].as_str().expect("an upstream");
+    let path = format!("/admin/breakers/{held}");
+    let set = post(&effects, &path, r#"{"state":"open"}"#).await;
+    assert_eq!(set.status, 204, "{set:?}");
+    send(&sagas, "acme", "e-1", "Pay.Opened", json!({"pay": "p-1"})).await;
+    let told = until(&sagas, &why("pay", "p-1"), |told| cause(told) == "breaker").await;
+    assert_eq!(told["pending"][0]["calls"]["held_by"], "breaker_forced", "{told}");
+    let sentence = told["why"].as_str().expect("a sentence");
+    let way_out = format!("an operator holds the breaker of {held} open; `saga-runner breaker auto {held}`");
+    assert!(
+        sentence.contains(&way_out) && !sentence.contains("the next one"),
+        "{sentence}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -316,3 +316,83 @@ fn every_command_that_prints_data_prints_it_in_every_format() {
         assert_ne!(has, NO_FORMATS.contains(&path.as_str()), "{path}");
     }
 }
+
+const PAID: &str = r#"
+apiVersion: sagas/v1
+kind: Saga
+name: paid
+start: Paid.Opened
+key: {"Paid.*": event.data.id}
+steps:
+  charge: {effect: charge, with: {id: "${key}"}}
+"#;
+
+/// An effect with schemas, and one of its fields of this type.
+fn charge(of: &str) -> String {
+    format!(
+        "apiVersion: sagas/v1\nkind: Effect\nname: charge\ninput: {{type: object, required: [id], properties: {{id: {{type: string}}}}}}\n\
+         output: {{type: object, required: [id], properties: {{id: {{type: string}}, more: {{type: {of}}}}}}}\n\
+         transform: {{}}\nresult: {{id: \"${{input.id}}\"}}\n"
+    )
+}
+
+#[test]
+fn a_version_whose_effects_have_schemas_is_shown_and_compared_by_its_file() {
+    let mut home = Home::new();
+    home.manifest["http"]["accept_events"] = json!(true);
+    home.write("manifest.yaml", &home.manifest);
+    let file = home.path("sagas/paid.yaml");
+    std::fs::write(&file, PAID).expect("written");
+    std::fs::write(home.path("effects/charge.yaml"), charge("string")).expect("written");
+    let runner = home.start();
+    let url = home.url();
+    // An instance keeps the version after the reload.
+    let address = home.manifest["http"]["listen"].as_str().expect("an address");
+    let event = json!({"event_id": "e-1", "event_type": "Opened", "aggregate_type": "Paid", "aggregate_id": "p-1",
+        "sequence": 1, "schema_version": 1, "payload": {"id": "p-1"}, "metadata": {"correlation_id": "p-1"}});
+    let answer = post(address, "/v1/events", &event.to_string());
+    assert!(answer.starts_with("HTTP/1.1 202"), "{answer}");
+    let begin = Instant::now();
+    while !get(address, "/v1/sagas/paid/instances/p-1").contains("\"completed\"") {
+        assert!(begin.elapsed() < PATIENCE, "the order does not end");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let definition = |words: &[&str]| {
+        told(&call(
+            &[&["definition"][..], words, &["--url", url.as_str()]].concat(),
+        ))
+    };
+    let (_, listed, errors) = definition(&["list", "--saga", "paid", "--json"]);
+    let listed: Value = serde_json::from_str(&listed).unwrap_or_else(|error| panic!("{error}: {errors}"));
+    let from = listed["items"][0]["hash"].as_str().expect("a hash").to_owned();
+
+    let (code, shown, errors) = definition(&["show", &from]);
+    assert_eq!((code, shown.as_str()), (Some(0), PAID), "{errors}");
+    assert!(errors.contains("effect charge: --schemas"), "{errors}");
+    let (_, shown, _) = definition(&["show", &from, "--schemas"]);
+    let comments = shown.strip_prefix(PAID).expect("the file first");
+    assert!(comments.contains("# effect charge\n"), "{shown}");
+    let (_, shown, _) = definition(&["show", &from, "-o", "json"]);
+    let whole: Value = serde_json::from_str(&shown).expect("JSON");
+    let kept = whole["source"].as_str().expect("a text");
+    assert!(kept.starts_with("{\"archive\":1,"), "{kept}");
+
+    let path = file.to_str().expect("UTF-8");
+    let (code, shown, errors) = definition(&["diff", &from, "--file", path]);
+    assert_eq!((code, shown.as_str()), (Some(0), ""), "{errors}");
+    std::fs::write(home.path("effects/charge.yaml"), charge("integer")).expect("written");
+    let (code, shown, errors) = told(&call(&["reload", "--url", &url]));
+    assert_eq!(code, Some(0), "{shown}{errors}");
+    let paid = shown.lines().find(|line| line.starts_with("paid changed from "));
+    let paid = paid.unwrap_or_else(|| panic!("{shown}"));
+    let to = paid.split_whitespace().nth(5).expect("a hash");
+    let (code, shown, errors) = definition(&["diff", &from, to]);
+    assert_eq!(
+        (code, shown.as_str()),
+        (Some(1), "effect charge differs in output\n"),
+        "{errors}"
+    );
+    let (code, shown, errors) = definition(&["diff", &from, &from]);
+    assert_eq!((code, shown.as_str()), (Some(0), ""), "{errors}");
+    assert_eq!(runner.stop(), Some(0));
+}

@@ -150,3 +150,23 @@ fn a_check_tells_every_mistake_with_its_excerpt_and_a_run_refuses_the_same() {
         (Some(0), "manifest.yaml is valid\n".to_owned())
     );
 }
+
+#[test]
+fn the_manifest_of_a_working_directory_need_not_be_named() {
+    let home = Home::new();
+    let check = || config(&home, &["check"], &[]);
+    let none = check();
+    let told = text(&none.stderr);
+    assert_eq!(none.status.code(), Some(66), "{told}");
+    assert!(
+        told.contains("neither config/saga-runner.yaml nor saga-runner.yaml") && told.contains("SR0401"),
+        "{told}"
+    );
+    home.write("saga-runner.yaml", &home.manifest);
+    let told = text(&check().stderr);
+    assert!(told.starts_with("saga-runner.yaml is valid"), "{told}");
+    std::fs::create_dir(home.path("config")).expect("created");
+    home.write("config/saga-runner.yaml", &home.manifest);
+    let told = text(&check().stderr);
+    assert!(told.starts_with("config/saga-runner.yaml is valid"), "{told}");
+}

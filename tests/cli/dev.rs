@@ -25,7 +25,7 @@ struct Dev {
 }
 
 impl Dev {
-    fn start(home: &Home, address: &str) -> Self {
+    fn start(folder: &Path, address: &str) -> Self {
         let mut child = binary()
             .args([
                 "dev",
@@ -36,7 +36,7 @@ impl Dev {
                 "--log",
                 "error",
             ])
-            .current_dir(home.dir.path())
+            .current_dir(folder)
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
@@ -52,6 +52,15 @@ impl Dev {
         });
         let seen = Vec::new();
         Self { child, lines, seen }
+    }
+
+    /// Waits until it takes work.
+    fn ready(&self, address: &str) {
+        let begin = Instant::now();
+        while !get(address, "/ready").starts_with("HTTP/1.1 200") {
+            assert!(begin.elapsed() < PATIENCE, "not ready: {:?}", self.seen);
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Waits for a line that has this in it.
@@ -70,6 +79,15 @@ impl Dev {
     }
 }
 
+/// Sends the event that starts a saga of the shop.
+fn place(address: &str, id: &str) {
+    let event = json!({"tenant_id": "acme", "event_id": format!("e-{id}"), "event_type": "Placed",
+        "aggregate_type": "Shop", "aggregate_id": id, "sequence": 1, "schema_version": 1,
+        "payload": {"id": id}, "metadata": {"correlation_id": id}});
+    let answer = post(address, "/v1/tenants/acme/events", &event.to_string());
+    assert!(answer.starts_with("HTTP/1.1 202"), "{answer}");
+}
+
 impl Drop for Dev {
     fn drop(&mut self) {
         // It may have ended already.
@@ -85,20 +103,10 @@ fn each_order_is_told_line_by_line_and_changed_files_are_in_force_or_their_findi
     std::fs::write(home.path("effects/echo.yaml"), ECHO).expect("written");
     let port = saga_runner::app::nats_server::free_port().expect("a free port");
     let address = format!("127.0.0.1:{port}");
-    let mut dev = Dev::start(&home, &address);
+    let mut dev = Dev::start(home.dir.path(), &address);
     dev.tells("a changed file is reloaded");
-    let begin = Instant::now();
-    while !get(&address, "/ready").starts_with("HTTP/1.1 200") {
-        assert!(begin.elapsed() < PATIENCE, "not ready: {:?}", dev.seen);
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let place = |id: &str| {
-        let event = json!({"tenant_id": "acme", "event_id": format!("e-{id}"), "event_type": "Placed",
-            "aggregate_type": "Shop", "aggregate_id": id, "sequence": 1, "schema_version": 1,
-            "payload": {"id": id}, "metadata": {"correlation_id": id}});
-        let answer = post(&address, "/v1/tenants/acme/events", &event.to_string());
-        assert!(answer.starts_with("HTTP/1.1 202"), "{answer}");
-    };
+    dev.ready(&address);
+    let place = |id: &str| place(&address, id);
     place("s-1");
     for expected in [
         "acme shop s-1: started",
@@ -128,4 +136,81 @@ fn each_order_is_told_line_by_line_and_changed_files_are_in_force_or_their_findi
         "{:?}",
         dev.seen
     );
+}
+
+#[test]
+fn a_shard_that_was_closed_is_opened_again_and_its_orders_are_told() {
+    let home = Home::new();
+    std::fs::write(home.path("sagas/tally.yaml"), SHOP).expect("written");
+    std::fs::write(home.path("effects/echo.yaml"), ECHO).expect("written");
+    let port = saga_runner::app::nats_server::free_port().expect("a free port");
+    let address = format!("127.0.0.1:{port}");
+    let mut dev = Dev::start(home.dir.path(), &address);
+    dev.ready(&address);
+    place(&address, "s-1");
+    dev.tells("acme shop s-1: ended: failed");
+    let url = format!("http://{address}");
+    for verb in ["close", "open"] {
+        let done = call(&["shard", verb, "0", "--url", &url]);
+        assert_eq!(done.status.code(), Some(0), "{verb}: {}", text(&done.stderr));
+    }
+    place(&address, "s-2");
+    dev.tells("acme shop s-2: ended: failed");
+    assert!(
+        !dev.seen.iter().any(|line| line.contains("without-lck")),
+        "{:?}",
+        dev.seen
+    );
+    let told_again = dev.seen.iter().filter(|line| line.contains("s-1: started"));
+    assert_eq!(told_again.count(), 1, "{:?}", dev.seen);
+}
+
+#[test]
+fn a_new_project_is_tried_with_dev_and_runs_by_its_manifest_afterwards() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let project = dir.path().join("shop");
+    let made = call(&["init", project.to_str().expect("UTF-8")]);
+    assert_eq!(made.status.code(), Some(0), "{}", text(&made.stderr));
+    let port = saga_runner::app::nats_server::free_port().expect("a free port");
+    let address = format!("127.0.0.1:{port}");
+    let mut dev = Dev::start(&project, &address);
+    let told = dev.tells("  data      ");
+    assert!(told.ends_with("/shop/.saga-runner-dev"), "{told}");
+    dev.ready(&address);
+    drop(dev);
+    assert!(
+        !project.join("data").exists(),
+        "that is the folder of the project"
+    );
+    let ignored = std::fs::read_to_string(project.join(".gitignore")).expect("readable");
+    assert!(ignored.contains("/.saga-runner-dev/\n"), "{ignored}");
+
+    for command in [&["config", "check"][..], &["config", "show"], &["doctor"]] {
+        let output = binary()
+            .args(command)
+            .current_dir(&project)
+            .output()
+            .expect("the binary starts");
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "{command:?}: {}",
+            text(&output.stderr)
+        );
+    }
+    let child = binary()
+        .args(["run", "--listen", &address, "--admin-listen", &address])
+        .current_dir(&project)
+        .stdout(Stdio::null())
+        .stderr(std::fs::File::create(dir.path().join("log")).expect("a log"))
+        .spawn()
+        .expect("the binary starts");
+    let runner = Runner(child);
+    let begin = Instant::now();
+    while !get(&address, "/ready").starts_with("HTTP/1.1 200") {
+        let log = std::fs::read_to_string(dir.path().join("log")).unwrap_or_default();
+        assert!(begin.elapsed() < PATIENCE, "not ready: {log}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(runner.stop(), Some(0));
 }

@@ -114,3 +114,71 @@ fn a_consumer_that_is_not_used_is_told_from_those_of_other_groups_and_removed() 
     assert_eq!(shown, json!({"name": charge, "deleted": true}));
     assert_eq!(listed(), [(refund, false, false)]);
 }
+
+/// A manifest of a broker that nobody runs, and its address.
+fn away(home: &Home) -> (PathBuf, String) {
+    let port = saga_runner::app::nats_server::free_port().expect("a free port");
+    let url = format!("nats://127.0.0.1:{port}");
+    let nats = json!({"urls": [url], "connect_timeout": "1s"});
+    let manifest = home.with(json!({"broker": {"kind": "nats", "nats": nats}}));
+    (manifest, url)
+}
+
+#[test]
+fn commands_that_need_the_broker_give_up_with_its_address_while_it_is_away() {
+    let home = Home::new();
+    let (manifest, url) = away(&home);
+    for command in [
+        &["streams", "check"][..],
+        &["streams", "apply"],
+        &["consumers", "list"],
+        &["consumers", "delete", "effect-shop-charge", "--yes"],
+    ] {
+        let output = binary()
+            .args(command)
+            .arg("--config")
+            .arg(&manifest)
+            .output()
+            .expect("the binary starts");
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(69), "{command:?}: {told}");
+        let expected = format!("no connection to the broker at {url} within 1s: connection refused");
+        assert!(told.contains(&expected), "{command:?}: {told}");
+    }
+}
+
+#[test]
+fn a_start_without_the_broker_says_what_it_waits_for_and_why() {
+    let home = Home::new();
+    let (manifest, url) = away(&home);
+    let log = home.path("runner.log");
+    let child = binary()
+        .args(["run", "--config"])
+        .arg(&manifest)
+        .stdout(Stdio::null())
+        .stderr(std::fs::File::create(&log).expect("a log"))
+        .spawn()
+        .expect("the binary starts");
+    let runner = Runner(child);
+    let address = home.manifest["http"]["listen"].as_str().expect("an address");
+    let expected = format!("waits for the broker at {url}: connection refused");
+    for path in ["/ready", "/health"] {
+        let begin = Instant::now();
+        loop {
+            let answer = get(address, path);
+            if answer.contains(&expected) {
+                break;
+            }
+            assert!(begin.elapsed() < PATIENCE, "{path}: {answer}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    assert_eq!(runner.stop(), Some(0));
+    let log = std::fs::read_to_string(&log).expect("readable");
+    let warned: Vec<&str> = log
+        .lines()
+        .filter(|line| line.contains("WARN") && line.contains(&url))
+        .collect();
+    assert_eq!(warned.len(), 1, "{log}");
+    assert!(warned[0].contains("connection refused"), "{log}");
+}

@@ -11,6 +11,7 @@ use saga_runner::kernel::recorded::{Recorded, RecordedBody};
 use saga_runner::kernel::work::WorkKind;
 use saga_runner::offline::file::EventSpec;
 use saga_runner::offline::world::{Manner, World};
+use serde_json::json;
 
 use super::{Project, SAGA, run, text};
 
@@ -197,6 +198,14 @@ fn another_version_is_run_beside_it_and_told_by_its_first_other_work() {
         shown.contains("- work     \"cents\": 5") && shown.contains("+ work     \"cents\": 6"),
         "{shown}"
     );
+    // The answer about a version is as good as its text.
+    project.write(
+        "old.json",
+        &json!({"hash": "sha256:0", "source": SAGA}).to_string(),
+    );
+    let answer = project.path("old.json").display().to_string();
+    let output = run(&["replay", &folder, "--history", &history, "--recorded", &answer]);
+    assert_eq!(text(&output.stdout), shown, "{}", text(&output.stderr));
     // What changes nothing for this instance is not a divergence, though every command has another id.
     project.write("sagas/trip.yaml", &SAGA.replace("after: 1h", "after: 2h"));
     let output = run(&["replay", &folder, "--history", &history, "--recorded", &old]);

@@ -123,7 +123,12 @@ impl Adapters for SimAdapters {
         Tasks::on_one_thread(metrics, clock)
     }
 
-    async fn broker(&self, _: &Manifest, _: Arc<dyn Clock>) -> Result<Arc<dyn Broker>, StartError> {
+    async fn broker(
+        &self,
+        _: &Manifest,
+        _: Arc<dyn Clock>,
+        _: &(dyn Fn(String) + Send + Sync),
+    ) -> Result<Arc<dyn Broker>, StartError> {
         Ok(Arc::new(Client {
             server: Arc::clone(&self.server),
             process: Arc::clone(&self.process),

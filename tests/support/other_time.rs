@@ -31,8 +31,9 @@ impl Adapters for OtherTime {
         &self,
         manifest: &Manifest,
         clock: Arc<dyn Clock>,
+        tell: &(dyn Fn(String) + Send + Sync),
     ) -> Result<Arc<dyn Broker>, StartError> {
-        let broker = app::connect_broker(manifest, clock).await?;
+        let broker = app::connect_broker(manifest, clock, tell).await?;
         if manifest.broker.kind == BrokerKind::Embedded {
             return Ok(broker);
         }

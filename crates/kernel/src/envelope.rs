@@ -221,7 +221,7 @@ pub struct EffectProgress {
 /// What keeps a call back that could be made otherwise.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldCall {
-    /// `breaker`, `tenant_busy`, `tenant_rate`, `busy` or `under_way`.
+    /// `breaker`, `breaker_forced`, `tenant_busy`, `tenant_rate`, `busy` or `under_way`.
     pub reason: String,
     /// Whose breaker it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -146,6 +146,15 @@ impl Known {
     }
 }
 
+/// A call that is not made now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refused {
+    /// Not before so many milliseconds is it asked for again.
+    pub ms: u64,
+    /// Whether an operator holds the breaker open, which ends by another word of an operator only.
+    pub is_forced: bool,
+}
+
 /// An admitted call. Dropped without [`Admitted::ended`], it says nothing about the upstream.
 pub struct Admitted {
     breakers: Arc<Breakers>,
@@ -202,18 +211,26 @@ impl Breakers {
         })
     }
 
-    /// Asks for a call. `Err`: not before so many milliseconds.
-    pub fn admit(self: &Arc<Self>, upstream: &Arc<str>, tenant: &TenantId) -> Result<Admitted, u64> {
+    /// Asks for a call.
+    ///
+    /// # Errors
+    /// [`Refused`] says when to ask again, and who holds the breaker open.
+    pub fn admit(self: &Arc<Self>, upstream: &Arc<str>, tenant: &TenantId) -> Result<Admitted, Refused> {
         let now = self.now_ms();
         let mut guard = self.known();
         let forced = guard.upstream(upstream).and_then(|at| at.forced(tenant));
         match forced {
-            Some(BreakerForce::Open) => return Err(FORCED_WAIT_MS),
+            Some(BreakerForce::Open) => {
+                return Err(Refused {
+                    ms: FORCED_WAIT_MS,
+                    is_forced: true,
+                });
+            }
             Some(BreakerForce::Closed) => {}
             Some(BreakerForce::Auto) | None => {
                 let breaker = guard.breaker(upstream, tenant, now);
                 if let Some(Admission::Wait { ms }) = breaker.map(|breaker| breaker.admit(now)) {
-                    return Err(ms);
+                    return Err(Refused { ms, is_forced: false });
                 }
             }
         }
@@ -468,6 +485,24 @@ mod tests {
         assert_eq!(rig.call(1, CallEnd::Answered), 0);
         rig.force(None, BreakerForce::Auto);
         assert_eq!((rig.shown(), rig.gauged()), ((Closed, None), [1, 0, 0]));
+    }
+
+    #[test]
+    fn a_call_that_an_operator_holds_back_is_told_from_one_that_the_breaker_does() {
+        let rig = Rig::new();
+        let forced = || {
+            rig.breakers
+                .admit(&rig.bank, &rig.acme)
+                .err()
+                .map(|refused| refused.is_forced)
+        };
+        assert_eq!(forced(), None);
+        rig.call(4, CallEnd::Failed);
+        assert_eq!(forced(), Some(false));
+        rig.force(None, BreakerForce::Open);
+        assert_eq!(forced(), Some(true));
+        rig.force(None, BreakerForce::Auto);
+        assert_eq!(forced(), Some(false));
     }
 
     #[test]

@@ -6,11 +6,11 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::Checked;
-use crate::app::{SystemClock, archive, cluster, connect_broker, streams};
+use crate::app::{SystemClock, archive, cluster, reach_broker, streams};
 use crate::broker_clock::BrokerClock;
 use crate::config::{BrokerKind, Manifest};
 use crate::kernel::input::SourceStream;
-use crate::nats::{NatsBroker, Status};
+use crate::nats::{ConnectError, NatsBroker};
 use crate::ports::broker::{Broker, BrokerError, StreamState};
 
 pub(super) async fn examine(
@@ -29,7 +29,7 @@ async fn embedded(manifest: &Manifest, positions: &[(u16, [u64; 3])]) -> Vec<Che
         return vec![Checked::ok("broker", "embedded, and holds nothing yet")];
     }
     let clock = Arc::new(SystemClock::new());
-    match connect_broker(manifest, clock).await {
+    match reach_broker(manifest, clock).await {
         Ok(broker) => {
             let mut checks = vec![Checked::ok("broker", "embedded, its file opens")];
             checks.extend(archive(&*broker, manifest).await);
@@ -57,24 +57,15 @@ async fn nats(
     };
     let patience = settings.connect_timeout.duration() + settings.request_timeout.duration();
     let mut checks = Vec::new();
-    match tokio::time::timeout(patience, broker.connected()).await {
-        Ok(Ok(version)) => checks.push(Checked::ok("broker", format!("nats-server {version}"))),
-        Ok(Err(error)) => {
-            return vec![Checked::fail(
-                "broker",
-                error.to_string(),
-                "upgrade nats-server (SR0301)",
-            )];
-        }
-        Err(_) => {
-            let why = match &*broker.status().borrow() {
-                Status::Connecting { last_error } => last_error.clone(),
-                Status::Ready { .. } | Status::Unsupported { .. } => None,
+    match broker.connected_within(patience).await {
+        Ok(version) => checks.push(Checked::ok("broker", format!("nats-server {version}"))),
+        Err(error) => {
+            let fix = if matches!(error, ConnectError::Unreached { .. }) {
+                "check the address, the network, and who the runner is for the server"
+            } else {
+                "upgrade nats-server (SR0301)"
             };
-            let why = why.unwrap_or_else(|| "no answer".to_owned());
-            let detail = format!("not connected within {} s: {why}", patience.as_secs());
-            let fix = "check the address, the network, and who the runner is for the server";
-            return vec![Checked::fail("broker", detail, fix)];
+            return vec![Checked::fail("broker", error.to_string(), fix)];
         }
     }
     if let Err(error) = broker.has_jetstream().await {

@@ -145,7 +145,8 @@ pub struct CallsView {
     /// The worker that made the last one.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub worker: String,
-    /// What keeps the next one back: `breaker`, `tenant_busy`, `tenant_rate` or `busy`. `under_way`: a worker stopped during
+    /// What keeps the next one back: `breaker`, `breaker_forced` (an operator holds it open), `tenant_busy`, `tenant_rate` or
+    /// `busy`. `under_way`: a worker stopped during
     /// a call, which may still reach the upstream, and until `next` its outcome is not declared unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_by: Option<String>,

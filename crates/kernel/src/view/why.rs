@@ -316,7 +316,7 @@ fn calls(pending: &AwaitedView, who: &str) -> (Cause, String) {
             calls.made, error.class, error.message
         );
     }
-    let upstream = calls.upstream.as_deref();
+    let (upstream, mut next) = (calls.upstream.as_deref(), calls.next.as_deref());
     match calls.held_by.as_deref() {
         None => {}
         Some("breaker") => {
@@ -324,9 +324,19 @@ fn calls(pending: &AwaitedView, who: &str) -> (Cause, String) {
             let upstream = upstream.unwrap_or("its upstream");
             let _infallible = write!(told, "; the breaker of {upstream} lets no call through");
         }
+        Some("breaker_forced") => {
+            cause = Cause::Breaker;
+            next = None;
+            let upstream = upstream.unwrap_or("its upstream");
+            let _infallible = write!(
+                told,
+                "; an operator holds the breaker of {upstream} open; `saga-runner breaker auto {upstream}` lets calls \
+                 through again"
+            );
+        }
         Some("under_way") => {
             told.push_str("; a worker stopped during a call, which may still reach the upstream");
-            if let Some(next) = &calls.next {
+            if let Some(next) = next {
                 let _infallible = write!(told, ": its outcome counts as unknown from {next}");
             }
             return (cause, told);
@@ -341,7 +351,7 @@ fn calls(pending: &AwaitedView, who: &str) -> (Cause, String) {
             let _infallible = write!(told, "; {limit}");
         }
     }
-    if let Some(next) = &calls.next {
+    if let Some(next) = next {
         let _infallible = write!(told, "; the next one is made at {next} or later");
     }
     if let Some(deadline) = &pending.deadline {

@@ -212,7 +212,7 @@ impl Submitter {
         // Dropped with this future, it says nothing about the gateway.
         let call = match self.breakers.admit(upstream, &channel.0) {
             Ok(call) => call,
-            Err(ms) => return Attempt::HeldBack(Duration::from_millis(ms)),
+            Err(refused) => return Attempt::HeldBack(Duration::from_millis(refused.ms)),
         };
         let answer = self.gateway.submit(command, left).await;
         call.ended(match &answer {

@@ -46,6 +46,8 @@ pub enum Reason {
     UnderWay,
     /// The upstream is left alone.
     Breaker,
+    /// An operator holds the breaker open.
+    BreakerForced,
     /// The tenant has as many commands in progress as it may.
     TenantBusy,
     /// The worker has no room in progress, and others of its consumer must not wait for it.
@@ -61,12 +63,13 @@ pub enum Reason {
 }
 
 impl Reason {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Retry,
         Self::AnotherWorker,
         Self::NotDue,
         Self::UnderWay,
         Self::Breaker,
+        Self::BreakerForced,
         Self::TenantBusy,
         Self::Busy,
         Self::TenantRate,
@@ -75,13 +78,14 @@ impl Reason {
         Self::Lost,
     ];
 
+    /// The word of the metric: it counts what an operator holds back as what the breaker does.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Retry => "retry",
             Self::AnotherWorker => "another_worker",
             Self::NotDue => "not_due",
             Self::UnderWay => "under_way",
-            Self::Breaker => "breaker",
+            Self::Breaker | Self::BreakerForced => "breaker",
             Self::TenantBusy => "tenant_busy",
             Self::Busy => "busy",
             Self::TenantRate => "tenant_rate",
@@ -91,10 +95,23 @@ impl Reason {
         }
     }
 
+    /// The word for those who ask what a command waits for.
+    pub const fn told_as(self) -> &'static str {
+        match self {
+            Self::BreakerForced => "breaker_forced",
+            other => other.as_str(),
+        }
+    }
+
     /// Whether operators are told of it: a breaker, a limit, or a call that may be under way.
     pub const fn is_told(self) -> bool {
         match self {
-            Self::Breaker | Self::TenantBusy | Self::Busy | Self::TenantRate | Self::UnderWay => true,
+            Self::Breaker
+            | Self::BreakerForced
+            | Self::TenantBusy
+            | Self::Busy
+            | Self::TenantRate
+            | Self::UnderWay => true,
             Self::Retry | Self::AnotherWorker | Self::NotDue | Self::Drain | Self::Broker | Self::Lost => {
                 false
             }
@@ -175,7 +192,10 @@ impl Executor {
             None => None,
             Some(upstream) => match self.breakers.admit(upstream, tenant) {
                 Ok(admitted) => Some(admitted),
-                Err(ms) => return Err((spread(ms), Reason::Breaker)),
+                Err(refused) if refused.is_forced => {
+                    return Err((spread(refused.ms), Reason::BreakerForced));
+                }
+                Err(refused) => return Err((spread(refused.ms), Reason::Breaker)),
             },
         };
         self.tenants

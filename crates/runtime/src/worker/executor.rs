@@ -269,9 +269,12 @@ impl Executor {
             return None;
         }
         let ms = i64::try_from(delay.as_millis()).unwrap_or(i64::MAX);
-        let upstream = self.upstream.as_deref().filter(|_| reason == Reason::Breaker);
+        let upstream = self
+            .upstream
+            .as_deref()
+            .filter(|_| matches!(reason, Reason::Breaker | Reason::BreakerForced));
         Some(Box::new(HeldCall {
-            reason: reason.as_str().to_owned(),
+            reason: reason.told_as().to_owned(),
             upstream: upstream.map(str::to_owned),
             until_ms: self.clock.now().plus_ms(ms).0,
         }))

@@ -84,6 +84,20 @@ fn an_open_breaker_is_named() {
 }
 
 #[test]
+fn a_breaker_that_an_operator_holds_open_is_told_with_the_way_out_and_without_a_time() {
+    let held = CallsView {
+        held_by: Some("breaker_forced".to_owned()),
+        upstream: Some("shop".to_owned()),
+        ..failing()
+    };
+    let told = asked(&live(), &[charge(Some(held))]);
+    assert_eq!(told.cause, Cause::Breaker);
+    let way_out = "an operator holds the breaker of shop open; `saga-runner breaker auto shop` lets calls through again";
+    assert!(told.why.contains(way_out), "{}", told.why);
+    assert!(!told.why.contains("the next one"), "{}", told.why);
+}
+
+#[test]
 fn a_call_that_may_be_under_way_is_told_with_the_time_of_its_end() {
     let held = CallsView {
         made: 0,
