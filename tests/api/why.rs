@@ -180,8 +180,8 @@ async fn a_breaker_that_an_operator_holds_open_is_told_with_the_way_out_and_with
     );
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn messages_children_and_dead_letters_are_named() {
+/// A runner with all sagas, whose effect is carried out by nobody.
+async fn without_calls() -> Rig {
     let mut rig = runner(Duration::ZERO).await;
     rig.kill();
     rig.add_effect(
@@ -190,6 +190,12 @@ async fn messages_children_and_dead_letters_are_named() {
     );
     add_sagas(&rig);
     rig.start().await;
+    rig
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_and_children_are_named() {
+    let rig = without_calls().await;
     send(&rig, "acme", "e-1", "Confirm.Opened", json!({"confirm": "c-1"})).await;
     let told = until(&rig, &why("confirm", "c-1"), |told| cause(told) == "message").await;
     assert_eq!(told["pending"][0]["messages"], json!(["signal approve"]));
@@ -212,7 +218,11 @@ async fn messages_children_and_dead_letters_are_named() {
         sentence.contains("in-o-1") && sentence.contains("signal approve"),
         "{sentence}"
     );
+}
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_letter_that_blocks_an_instance_is_named_until_it_is_decided() {
+    let rig = without_calls().await;
     send(&rig, "acme", "e-3", "Ratio.Opened", json!({"ratio": "r-1"})).await;
     send(
         &rig,
