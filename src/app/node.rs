@@ -19,8 +19,7 @@ use super::ownership::claim::{Claimed, Claiming};
 use super::running::{Parts, Running};
 use super::secrets::SecretsError;
 use super::{
-    StartError, archive, audit, catalog, cluster, consumers, jobs, migration, rates, reload, secrets, shards,
-    streams,
+    StartError, archive, audit, cluster, consumers, jobs, migration, rates, reload, secrets, shards, streams,
 };
 use crate::broker_clock::BrokerClock;
 use crate::config::{Manifest, secret};
@@ -237,7 +236,6 @@ impl Node {
             )
         });
         let in_force = self.catalog.now();
-        catalog::begin_series(&self.manifest, &in_force, &self.metrics);
         reload::keep(self, Arc::clone(&in_force.files)).await;
         tracing::info!(
             cluster = self.manifest.cluster,

@@ -10,7 +10,7 @@ use tokio::task::{JoinError, JoinSet};
 use uuid::Uuid;
 
 use super::adapters::Adapters;
-use super::catalog::Catalog;
+use super::catalog::{self, Catalog};
 use super::node::Node;
 use super::ownership::claim::Claimed;
 use super::ownership::keeper::Keeper;
@@ -118,6 +118,8 @@ impl Running {
             let (effects, consumers) = (served(&in_force.effects), in_force.consumers.clone());
             stages.worker = start_worker(parts, &broker, effects, consumers, local.as_ref())?;
         }
+        // Before the process is ready, so that they are there for the first scrape.
+        catalog::begin_series(parts.manifest, &parts.catalog.now(), parts.metrics);
         Ok(Self {
             broker,
             cluster,

@@ -119,7 +119,7 @@ async fn a_start_whose_instance_runs_is_refused_with_who_holds_the_key_or_gets_t
     for wrong in [
         json!({"key": "p-1", "on_conflict": "overwrite"}),
         json!({"key": "p-1", "on_conflict": "terminate_existing"}),
-        json!({"key": "p-1", "reason": "for nothing"}),
+        json!({"key": "p-1", "reason": 7}),
     ] {
         start(&rig, &wrong).await.is_problem(400, "SR0501");
     }

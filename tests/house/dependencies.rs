@@ -74,6 +74,7 @@ pub const HOMES: &[(&str, &[&str])] = &[
     ("libmdbx", &["mdbx"]),
     ("mdbx_sys", &["mdbx"]),
     ("lz4_flex", &["partition"]),
+    ("libmimalloc_sys", &[]),
     ("mimalloc", &[]),
     ("moka", &["worker", "effects"]),
     ("nix", &["app"]),

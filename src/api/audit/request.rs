@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_word_of_a_body_is_not_recorded() {
+    fn a_member_that_is_no_text_is_not_recorded() {
         let body = r#"{"verb": {"a": 1}, "step": ["x"], "mode": false, "state": null, "filter": {"a": 1}, "position": -7}"#;
         let target = told("shards.rebind", body).target;
         assert_eq!(target, BTreeMap::from([("position".to_owned(), "-7".to_owned())]));

@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_no_tenant_names_the_role_for_all_of_them() {
+    fn a_page_of_no_tenant_names_the_role_for_all_of_them() {
         let acme = TenantId::parse("acme").expect("a tenant");
         let detail = |grants: &str, tenant: Option<&TenantId>| {
             let principal = Principal {
