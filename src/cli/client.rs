@@ -422,7 +422,11 @@ impl Client {
             } else {
                 exit_code(status)
             },
-            told.map_or_else(|| format!("{} answers {status}", self.base), str::to_owned),
+            match (told, json.as_ref().and_then(|json| json["code"].as_str())) {
+                (Some(told), Some(code)) => format!("{told} [{code}]"),
+                (Some(told), None) => told.to_owned(),
+                (None, _) => format!("{} answers {status}", self.base),
+            },
         );
         let errors = json.as_ref().and_then(|json| json["errors"].as_array());
         for finding in errors

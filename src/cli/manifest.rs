@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::output::{Column, Format, OutputArguments, listed, plain};
 use crate::app::exit::{self, Failure};
 use crate::app::{diagnostics, out};
-use crate::config::{ConfigError, Effective, LogFormat, Manifest, Mode, Overrides};
+use crate::config::{BrokerKind, ConfigError, Effective, LogFormat, Manifest, Mode, Overrides};
 use crate::kernel::definition::{Diagnostic, Severity};
 
 /// Variables that are read without a flag, and say nothing about keys of the manifest.
@@ -214,7 +214,10 @@ fn check(arguments: CheckArguments) -> Result<(), Failure> {
     };
     let overrides = arguments.manifest.overrides.over_environment();
     let (findings, texts) = match Effective::load(&path, &overrides) {
-        Ok(_) => (Vec::new(), std::collections::BTreeMap::new()),
+        Ok(effective) => (
+            of_the_broker(&path, &effective.manifest),
+            std::collections::BTreeMap::new(),
+        ),
         Err(ConfigError::Wrong { findings, texts }) => (findings, texts),
         Err(error @ ConfigError::Unreadable { .. }) => return Err(error.into()),
         Err(error) => (vec![alone(&path, &error)], std::collections::BTreeMap::new()),
@@ -242,16 +245,30 @@ fn check(arguments: CheckArguments) -> Result<(), Failure> {
     Err(Failure::new(exit::FINDINGS, message))
 }
 
+/// What a connection to the broker would end with before it is made.
+fn of_the_broker(path: &Path, manifest: &Manifest) -> Vec<Diagnostic> {
+    if manifest.broker.kind != BrokerKind::Nats {
+        return Vec::new();
+    }
+    let error = manifest.broker.nats.check().err();
+    let finding = error.map(|error| of_all(path, "SR0302", &error.to_string()));
+    finding.into_iter().collect()
+}
+
 /// What is wrong with a manifest as a whole.
 pub fn alone(path: &Path, error: &ConfigError) -> Diagnostic {
+    of_all(path, error.code(), &error.to_string())
+}
+
+fn of_all(path: &Path, code: &'static str, message: &str) -> Diagnostic {
     Diagnostic {
-        code: error.code(),
+        code,
         severity: Severity::Error,
         file: path.display().to_string(),
         line: 0,
         column: 0,
         span: 0..0,
-        message: error.to_string(),
+        message: message.to_owned(),
         help: None,
     }
 }

@@ -48,7 +48,21 @@ impl PageArguments {
         }
         let answer = read.answer();
         warn_of_absent_shards(&answer);
+        let saga = query.iter().find(|(name, _)| *name == "saga");
+        if let Some((_, saga)) = saga.filter(|_| answer["items"] == json!([])) {
+            note_an_unknown_saga(client, saga);
+        }
         Ok(answer)
+    }
+}
+
+/// Says of a list that is empty because no saga has this name, that it is for that. Those who may not ask for definitions are not told.
+fn note_an_unknown_saga(client: &Client, saga: &str) {
+    let versions = client.get(&format!("/v1/definitions?saga={}", escaped(saga)));
+    if versions.is_ok_and(|versions| versions["items"] == json!([])) {
+        out::note(format_args!(
+            "no saga has the name {saga}; `saga-runner definition list` prints the names"
+        ));
     }
 }
 

@@ -112,6 +112,15 @@ impl Settings {
         }
     }
 
+    /// Reads everything that a connection needs, without one.
+    ///
+    /// # Errors
+    /// [`ConnectError::Settings`] for what no server could mend: settings that contradict each other, files that cannot be read.
+    pub fn check(&self) -> Result<(), ConnectError> {
+        self.addresses()?;
+        self.options().map(drop)
+    }
+
     /// The settings with what the context says that they name: it says who this process is, and the rest where they do not.
     fn with_context(&self) -> Result<(Self, Identity, Context), ConnectError> {
         let mut settings = self.clone();

@@ -215,6 +215,32 @@ fn flags_come_before_the_environment_and_that_before_the_profile() {
 }
 
 #[test]
+fn an_empty_list_of_a_saga_that_is_not_there_says_so_and_a_refusal_has_its_code() {
+    let (_home, runner, url) = running();
+    let list = |kind: &str, saga: &[&str]| {
+        let command = [&[kind, "list"], saga, &["--tenant", "acme", "--url", &url]].concat();
+        let (code, _, errors) = told(&call(&command));
+        assert_eq!(code, Some(0), "{command:?}: {errors}");
+        errors
+    };
+    for (kind, saga) in [
+        ("instance", &["talli"][..]),
+        ("dead-letter", &["--saga", "talli"]),
+    ] {
+        let errors = list(kind, saga);
+        assert!(errors.contains("no saga has the name talli"), "{kind}: {errors}");
+    }
+    let errors = list("instance", &["tally"]);
+    assert!(!errors.contains("no saga has"), "{errors}");
+    let show = [
+        "instance", "show", "tally", "t-1", "--tenant", "acme", "--url", &url,
+    ];
+    let (code, _, errors) = told(&call(&show));
+    assert!(code == Some(4) && errors.contains("[SR0502]"), "{errors}");
+    assert_eq!(runner.stop(), Some(0));
+}
+
+#[test]
 fn a_token_is_never_a_flag() {
     let output = call(&["shard", "list", "--token", "secret"]);
     assert_eq!(output.status.code(), Some(64));
@@ -246,6 +272,11 @@ fn destructive_commands_ask_for_confirmation() {
         &[
             "instance", "cancel", "tally", "t-1", "--mode", "abandon", "--tenant", "acme",
         ][..],
+        &[
+            "instance", "kill", "tally", "t-1", "--reason", "x", "--tenant", "acme",
+        ],
+        &["instance", "restart", "tally", "t-1", "--tenant", "acme"],
+        &["instance", "retry", "tally", "t-1", "--ended", "--tenant", "acme"],
         &["shard", "discard", "0", "--all", "--reason", "x"],
         &["shard", "accept-gap", "--stream", "S", "--reason", "x"],
         &["shard", "rebind", "--stream", "S", "--reason", "x"],

@@ -152,6 +152,38 @@ fn a_check_tells_every_mistake_with_its_excerpt_and_a_run_refuses_the_same() {
 }
 
 #[test]
+fn a_connection_that_cannot_be_made_is_told_before_it_is_tried() {
+    let home = Home::new();
+    let head = "apiVersion: saga-runner/v1\nkind: Manifest\ncluster: shop\n";
+    for (nats, told) in [
+        ("user: u", "user and password belong together"),
+        ("tls_cert_file: c.pem", "belong together"),
+        ("tls_ca_file: absent.pem", "absent.pem"),
+        ("heartbeat: 0ms", "heartbeat must be positive"),
+    ] {
+        let text = format!("{head}broker: {{kind: nats, nats: {{{nats}}}}}\n");
+        std::fs::write(home.path("m.yaml"), text).expect("written");
+        let output = config(&home, &["check", "m.yaml"], &[]);
+        let shown = text_of(&output);
+        assert_eq!(output.status.code(), Some(1), "{nats}: {shown}");
+        assert!(
+            shown.contains("error[SR0302]") && shown.contains(told),
+            "{nats}: {shown}"
+        );
+        // Where the broker is embedded, nothing connects.
+        let text = format!("{head}broker: {{kind: embedded, nats: {{{nats}}}}}\n");
+        std::fs::write(home.path("m.yaml"), text).expect("written");
+        let output = config(&home, &["check", "m.yaml"], &[]);
+        assert_eq!(output.status.code(), Some(0), "{nats}: {}", text_of(&output));
+    }
+}
+
+/// What a command says, wherever.
+fn text_of(output: &Output) -> String {
+    text(&output.stdout) + &text(&output.stderr)
+}
+
+#[test]
 fn the_manifest_of_a_working_directory_need_not_be_named() {
     let home = Home::new();
     let check = || config(&home, &["check"], &[]);

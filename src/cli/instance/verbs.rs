@@ -87,15 +87,14 @@ pub struct SignalArguments {
 
 #[derive(Debug, Args)]
 pub struct KillArguments {
-    /// Confirm: nothing is compensated, and `finally` does not run.
-    #[arg(long, required = true)]
-    yes: bool,
     /// Name of the operator, kept in the history.
     #[arg(long, env = "USER", value_name = "NAME", default_value = "")]
     by: String,
     /// Reason, kept in the history.
     #[arg(long, value_name = "TEXT")]
     reason: String,
+    #[command(flatten)]
+    confirm: ConfirmArguments,
     #[command(flatten)]
     request: RequestArguments,
 }
@@ -116,29 +115,27 @@ pub struct DeleteArguments {
 
 #[derive(Debug, Args)]
 pub struct RestartArguments {
-    /// Confirm: all steps run again under new idempotency keys.
-    #[arg(long, required = true)]
-    yes: bool,
     #[command(flatten)]
     account: AccountArguments,
+    #[command(flatten)]
+    confirm: ConfirmArguments,
     #[command(flatten)]
     request: RequestArguments,
 }
 
 #[derive(Debug, Args)]
 pub struct RetryArguments {
-    /// The instance has ended: begin it again from where it failed; asks for --yes.
-    #[arg(long, requires = "yes", conflicts_with_all = ["step", "item"])]
+    /// The instance has ended: begin it again from where it failed, which has to be confirmed.
+    #[arg(long, conflicts_with_all = ["step", "item"])]
     ended: bool,
-    /// Confirm --ended: steps that are not done run again, and `finally` runs again.
-    #[arg(long, requires = "ended")]
-    yes: bool,
     /// This step of unknown outcome was done, with this result (without one: {}).
     #[arg(long, value_name = "STEP[=JSON]", requires = "ended", value_parser = done)]
     done: Vec<Value>,
     /// This step of unknown outcome was not done.
     #[arg(long, value_name = "STEP", requires = "ended")]
     not_done: Vec<String>,
+    #[command(flatten)]
+    confirm: ConfirmArguments,
     #[command(flatten)]
     stuck: StuckArguments,
 }
@@ -156,6 +153,11 @@ pub fn retry(arguments: &RetryArguments) -> Result<(), Failure> {
     if !arguments.ended {
         return decide(&arguments.stuck, "retry");
     }
+    let key = &arguments.stuck.request.name.key;
+    let consequence = format!(
+        "{key} begins again from where it failed: steps that are not done run again, and so does `finally`"
+    );
+    arguments.confirm.agreed(&consequence, key)?;
     let not_done = arguments.not_done.iter();
     let not_done = not_done.map(|step| json!({"step": step, "as": "not_done"}));
     let resolved: Vec<Value> = arguments.done.iter().cloned().chain(not_done).collect();
@@ -222,11 +224,20 @@ pub fn run(verb: &Verb) -> Result<(), Failure> {
         Verb::Pause(arguments) => ask(&arguments.request, "pause", arguments.account.body()),
         Verb::Resume(arguments) => ask(&arguments.request, "resume", arguments.account.body()),
         Verb::Kill(arguments) => {
+            let key = &arguments.request.name.key;
+            let consequence =
+                format!("{key} ends at once: nothing is compensated, and `finally` does not run");
+            arguments.confirm.agreed(&consequence, key)?;
             let body = json!({"by": arguments.by, "reason": arguments.reason});
             ask(&arguments.request, "kill", body)
         }
         Verb::Delete(arguments) => delete(arguments),
-        Verb::Restart(arguments) => ask(&arguments.request, "restart", arguments.account.body()),
+        Verb::Restart(arguments) => {
+            let key = &arguments.request.name.key;
+            let consequence = format!("all steps of {key} run again under new idempotency keys");
+            arguments.confirm.agreed(&consequence, key)?;
+            ask(&arguments.request, "restart", arguments.account.body())
+        }
         Verb::TryNow(arguments) => {
             let mut body = arguments.account.body();
             body["step"] = json!(arguments.step);
