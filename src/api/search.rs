@@ -33,6 +33,10 @@ pub const LIST: &[&str] = &[
     "older_than",
     "idle_for",
     "where",
+    "step",
+    "upstream",
+    "event",
+    "signal",
     "last_generation",
 ];
 /// The query parameters that [`count`] knows.
@@ -51,6 +55,10 @@ pub struct ListParameters {
     idle_for: Option<String>,
     #[serde(rename = "where")]
     condition: Option<String>,
+    step: Option<String>,
+    upstream: Option<String>,
+    event: Option<String>,
+    signal: Option<String>,
     last_generation: Option<String>,
     after: Option<String>,
     limit: Option<String>,
@@ -70,6 +78,10 @@ pub struct FilterParameters {
     idle_for: Option<String>,
     #[serde(rename = "where")]
     condition: Option<String>,
+    step: Option<String>,
+    upstream: Option<String>,
+    event: Option<String>,
+    signal: Option<String>,
     last_generation: Option<String>,
 }
 
@@ -94,12 +106,20 @@ impl FilterParameters {
             error: self.error,
             by: None,
         };
+        let having = [
+            (InstanceTrait::Step, self.step),
+            (InstanceTrait::Upstream, self.upstream),
+            (InstanceTrait::Event, self.event),
+            (InstanceTrait::Signal, self.signal),
+        ];
+        let having = having.map(|(by, value)| value.map(|value| (by, value)));
         let age = |name: &str, text: Option<String>| text.map(|age| age_of(name, &age)).transpose();
         Ok(InstanceFilter {
             key_prefix: self.key_prefix.filter(|prefix| !prefix.is_empty()),
             older_than: age("older_than", self.older_than)?,
             idle_for: age("idle_for", self.idle_for)?,
             condition: self.condition.map(|text| condition(&text)).transpose()?,
+            having: having.into_iter().flatten().collect(),
             last_generation: flag("last_generation", self.last_generation.as_deref())?.unwrap_or(false),
             ..filter(statuses)?
         })
@@ -134,6 +154,10 @@ pub async fn list(
         older_than: query.older_than,
         idle_for: query.idle_for,
         condition: query.condition,
+        step: query.step,
+        upstream: query.upstream,
+        event: query.event,
+        signal: query.signal,
         last_generation: query.last_generation,
     };
     let filter = filter.filter()?;

@@ -156,21 +156,15 @@ async fn of_records(
 
 fn count(tally: &mut Tally, in_force: &InForce, found: &Found, by: InstanceTrait) {
     tally.instances += 1;
-    let record = found.record();
-    let definition = in_force.sagas.by_hash(&record.definition);
-    for value in values(record, definition, found, in_force, by) {
+    for value in values(found, in_force, by) {
         tally.add(value, 1);
     }
 }
 
 /// What an instance is counted under: each value once.
-fn values(
-    record: &Record,
-    definition: Option<&Arc<Definition>>,
-    found: &Found,
-    in_force: &InForce,
-    by: InstanceTrait,
-) -> BTreeSet<String> {
+pub(super) fn values(found: &Found, in_force: &InForce, by: InstanceTrait) -> BTreeSet<String> {
+    let record = found.record();
+    let definition = in_force.sagas.by_hash(&record.definition);
     if let Found::Ended(_) = found {
         let failed = record.failure.as_ref().and_then(|failure| failure.step.clone());
         let is_step = by == InstanceTrait::Step;

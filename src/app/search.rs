@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use super::catalog::InForce;
 use super::cursors::{forged, read_place, write_place};
+use super::groups;
 use super::node::Node;
 use super::pages::{LOOKED_AT_MAX, Room};
 use crate::kernel::duration::Millis;
@@ -48,6 +50,7 @@ pub(super) async fn search(
         }
         let (reader, tenant, filter) = (shard.reader.clone(), tenant.clone(), filter.clone());
         let (place, limits, now) = (after.take(), node.manifest.limits.clone(), node.clock.now());
+        let in_force = node.catalog.now();
         let bound = ListBound {
             items: room.bound().items,
             bytes: room.bound().bytes,
@@ -56,7 +59,9 @@ pub(super) async fn search(
         let found = node
             .read(move || {
                 let wanted = |saga: &SagaName, status: &InstanceStatus| filter.wants(saga, status);
-                let fits = |id: &InstanceId, found: &Found| fits(&filter, &limits, now, id, found);
+                let fits = |id: &InstanceId, found: &Found| {
+                    fits(&filter, &limits, now, id, found) && has(&filter, &in_force, found)
+                };
                 let place = place.as_deref();
                 match filter.key_prefix.as_deref() {
                     Some(beginning) => reader.by_key(&tenant, beginning, wanted, fits, place, bound),
@@ -176,6 +181,12 @@ fn fits(filter: &InstanceFilter, limits: &Limits, now: TimeMs, id: &InstanceId, 
             .condition
             .as_ref()
             .is_none_or(|condition| holds(condition, limits, id, record))
+}
+
+/// Whether an instance has everything that a filter says it is in, calls or waits for.
+fn has(filter: &InstanceFilter, in_force: &InForce, found: &Found) -> bool {
+    let mut having = filter.having.iter();
+    having.all(|(by, value)| groups::values(found, in_force, *by).contains(value))
 }
 
 fn holds(condition: &Expr, limits: &Limits, id: &InstanceId, record: &Record) -> bool {

@@ -226,8 +226,8 @@ async fn a_cursor_goes_on_behind_its_page_and_what_cannot_be_asked_is_refused() 
     assert_eq!(other["instances"], 0, "nothing of another tenant: {other}");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn instances_are_counted_by_what_their_steps_wait_for() {
+/// Three loans, the last of which is rated, and a ratio that waits for events.
+async fn lends() -> Rig {
     const LEND: &str = r#"
 apiVersion: sagas/v1
 kind: Saga
@@ -261,6 +261,12 @@ steps:
         (&counted["instances"], waits(0), waits(1)) == (&json!(4), json!(3), json!(2))
     })
     .await;
+    rig
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn instances_are_counted_by_what_their_steps_wait_for() {
+    let rig = lends().await;
     for (by, groups) in [
         (
             "saga",
@@ -295,6 +301,14 @@ steps:
             (&json!(by), &json!(4)),
             "{counted}"
         );
+        // A list by the same has as many.
+        let listed = ["step", "signal", "event", "upstream"].contains(&by);
+        for group in groups.as_array().filter(|_| listed).into_iter().flatten() {
+            let value = group["value"].as_str().expect("a text");
+            let found = get(&rig, &format!("/v1/tenants/acme/instances?{by}={value}")).await;
+            let found = items(&found.json()).len();
+            assert_eq!(json!(found), group["instances"], "{by} {value}");
+        }
     }
     let counted = get(&rig, &format!("{COUNT}?by=step&saga=ratio")).await.json();
     assert_eq!(
@@ -308,4 +322,34 @@ steps:
     get(&rig, "/v1/tenants/acme/instances?by=saga")
         .await
         .is_problem(400, "SR0501");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_and_a_job_select_by_what_steps_wait_for() {
+    let rig = lends().await;
+    for (filter, keys) in [
+        ("step=credit&signal=sign", &["l-1", "l-2"][..]),
+        ("step=sign&key_prefix=l-3", &["l-3"]),
+        ("step=credit&key_prefix=l-3", &[]),
+        ("upstream=bank", &[]),
+        ("step=Sign", &[]),
+    ] {
+        let found = get(&rig, &format!("/v1/tenants/acme/instances?{filter}"))
+            .await
+            .json();
+        let mut found: Vec<&str> = items(&found)
+            .iter()
+            .filter_map(|item| item["key"].as_str())
+            .collect();
+        found.sort_unstable();
+        assert_eq!(found, keys, "{filter}");
+    }
+    let job = json!({
+        "verb": "cancel", "filter": {"step": "credit"}, "reason": "no rates", "dry_run": true,
+    });
+    let planned = post(&rig, "/v1/tenants/acme/jobs", job.to_string()).await;
+    assert!(
+        planned.status == 200 && planned.json()["selected"] == 2,
+        "{planned:?}"
+    );
 }

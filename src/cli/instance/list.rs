@@ -45,6 +45,18 @@ struct RecordArguments {
     /// Only instances for which this expression over `state` and `key` is true.
     #[arg(long = "where", value_name = "CEL")]
     condition: Option<String>,
+    /// Only instances in this step, and ended ones that it has failed.
+    #[arg(long, value_name = "STEP")]
+    in_step: Option<String>,
+    /// Only instances whose effects in progress call this upstream, by its name in `upstreams` of the manifest.
+    #[arg(long, value_name = "UPSTREAM")]
+    upstream: Option<String>,
+    /// Only instances that wait for events of this type.
+    #[arg(long, value_name = "TYPE")]
+    event: Option<String>,
+    /// Only instances that wait for this signal.
+    #[arg(long, value_name = "NAME")]
+    signal: Option<String>,
     /// Only the last generation of each key: none that was retried or started again since. A job is always about these.
     #[arg(long)]
     last_generation: bool,
@@ -163,6 +175,10 @@ impl RecordArguments {
             ("older_than", &self.older_than),
             ("idle_for", &self.idle_for),
             ("where", &self.condition),
+            ("step", &self.in_step),
+            ("upstream", &self.upstream),
+            ("event", &self.event),
+            ("signal", &self.signal),
         ];
         let named = named
             .into_iter()

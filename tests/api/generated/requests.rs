@@ -74,6 +74,10 @@ const VALUES: &[(&str, &[&str])] = &[
         ],
     ),
     ("key_prefix", &["r", "flat-", ""]),
+    ("step", &["divide", "wait", ""]),
+    ("upstream", &["service", "x"]),
+    ("event", &["Patient.Divided", ""]),
+    ("signal", &["go", "x"]),
     ("principal", &["ann", "", "\u{202e}"]),
     ("action", &["instances", "instances.cancel", "drain", "x", ""]),
     (

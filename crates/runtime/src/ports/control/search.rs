@@ -27,6 +27,8 @@ pub struct InstanceFilter {
     pub idle_for: Option<Millis>,
     /// A condition over `state` and `key`.
     pub condition: Option<Arc<Expr>>,
+    /// What it is in, calls or waits for: of each, one of the values by which instances are counted under it.
+    pub having: Vec<(InstanceTrait, String)>,
     /// No later generation of its key has begun.
     pub last_generation: bool,
 }
@@ -49,6 +51,7 @@ impl InstanceFilter {
     #[must_use]
     pub const fn is_of_statuses(&self) -> bool {
         self.key_prefix.is_none()
+            && self.having.is_empty()
             && self.older_than.is_none()
             && self.idle_for.is_none()
             && self.condition.is_none()
