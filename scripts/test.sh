@@ -46,7 +46,7 @@ tests() {
   if ((status)); then
     # Once more at the end, where a reader of a long output looks first.
     printf '\nWhy tests failed (%s has all):\n' "$log"
-    grep -A 8 -E '^---- .* stdout ----$|panicked at|^error' "$log" | cut -c 1-500 | tail -n 150
+    grep -A 8 -E '^---- .* stdout ----$|^error' "$log" | cut -c 1-500 | tail -n 150
     return "$status"
   fi
   "$runner" test sagas --coverage --chaos --min-coverage 90
