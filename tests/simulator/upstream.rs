@@ -193,7 +193,9 @@ impl Upstream {
 
     /// What was given under a key, if it was done.
     pub fn receipt(&self, key: &str) -> Option<String> {
-        self.lock().receipts.get(key).cloned()
+        let mut state = self.lock();
+        state.come(self.world.clock.passed());
+        state.receipts.get(key).cloned()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
