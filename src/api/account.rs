@@ -4,8 +4,8 @@ use axum::body::Body;
 use axum::extract::Request;
 use serde::Deserialize;
 
-use super::BODY_BYTES_MAX;
 use super::endpoints::Endpoint;
+use super::extract;
 use super::instances::control_request;
 use super::problem::Problem;
 use crate::kernel::envelope::{Principal, Role};
@@ -27,8 +27,7 @@ pub async fn read(endpoint: &Endpoint, request: Request) -> Result<Request, Prob
         return Ok(request);
     }
     let (parts, body) = request.into_parts();
-    let body = axum::body::to_bytes(body, BODY_BYTES_MAX).await;
-    let body = body.map_err(|_| Problem::too_large("body is larger than 1 MiB, or broke off"))?;
+    let body = extract::whole(body).await?;
     let account: Account = control_request(&body)?;
     check(&account.by, &account.reason)?;
     Ok(Request::from_parts(parts, Body::from(body)))
@@ -59,7 +58,7 @@ mod tests {
         let request = Request::new(Body::from(body.to_owned()));
         match read(endpoint, request).await {
             Ok(request) => {
-                let kept = axum::body::to_bytes(request.into_body(), BODY_BYTES_MAX).await;
+                let kept = extract::whole(request.into_body()).await;
                 assert_eq!(kept.expect("a body"), body.as_bytes());
                 200
             }

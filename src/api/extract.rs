@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use axum::body::{Body, Bytes};
 use axum::extract::{FromRequestParts, Path, Query};
 use axum::http::request::Parts;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use super::BODY_BYTES_MAX;
 use super::problem::Problem;
 use crate::kernel::alias::{Alias, VALUE_BYTES_MAX};
 use crate::kernel::ids::{InstanceId, Key, SagaName, TenantId};
@@ -20,6 +22,15 @@ pub type Names = BTreeMap<String, String>;
 const PAGE_MAX: usize = 500;
 /// Items of a page where the request does not say.
 const PAGE_DEFAULT: usize = 50;
+
+/// All of a body.
+///
+/// # Errors
+/// [`Problem`] for one that is too large, or breaks off.
+pub async fn whole(body: Body) -> Result<Bytes, Problem> {
+    let body = axum::body::to_bytes(body, BODY_BYTES_MAX).await;
+    body.map_err(|_| Problem::too_large("body is larger than 1 MiB, or broke off"))
+}
 
 /// The tenant of the path.
 pub fn tenant(tenancy: Tenancy, names: &Names) -> Result<TenantId, Problem> {

@@ -21,7 +21,7 @@ use super::forwarding::{self, Asking, Vouched};
 use super::pages::{self, Wanted};
 use super::problem::Problem;
 use super::tls::ClientCertificate;
-use super::{ApiState, BODY_BYTES_MAX, requests, trace};
+use super::{ApiState, requests, trace};
 use crate::kernel::ids::{TenantId, TimeMs};
 use crate::kernel::subject::Tenancy;
 use crate::ports::forwarding::Forwarding;
@@ -90,11 +90,22 @@ pub async fn pass(State(gate): State<Gate>, mut request: Request, next: Next) ->
     answer
 }
 
+/// Whether no process has decided about a request: none has the shards, it does not answer in time, or one of the two has no place
+/// for it now.
+fn is_undecided(answer: &Result<Response, Problem>) -> bool {
+    let status = match answer {
+        Ok(response) => response.status().as_u16(),
+        Err(problem) => problem.status,
+    };
+    [StatusCode::SERVICE_UNAVAILABLE, StatusCode::GATEWAY_TIMEOUT]
+        .iter()
+        .any(|undecided| undecided.as_u16() == status)
+}
+
 /// The same request once more.
 async fn twice(request: Request) -> Result<(Request, Request), Problem> {
     let (parts, body) = request.into_parts();
-    let body = axum::body::to_bytes(body, BODY_BYTES_MAX).await;
-    let body = body.map_err(|_| Problem::too_large("body is larger than 1 MiB, or broke off"))?;
+    let body = extract::whole(body).await?;
     let again = Request::from_parts(parts.clone(), Body::from(body.clone()));
     Ok((Request::from_parts(parts, Body::from(body)), again))
 }
@@ -141,10 +152,11 @@ impl Gate {
                 tenant: tenant.as_ref(),
                 request: sent,
             };
-            match (forwarding::ask(&self.state, way, asking).await, kept) {
+            let answer = forwarding::ask(&self.state, way, asking).await;
+            match kept.filter(|_| is_undecided(&answer)) {
                 // It has an id: where the other process has stored it after all, it is recognised.
-                (Err(problem), Some(kept)) if problem.is_of_owner() => request = kept,
-                (answer, _) => return answer,
+                Some(kept) => request = kept,
+                None => return answer,
             }
         }
         let key = requests::key(request.headers())?;

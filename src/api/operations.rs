@@ -14,7 +14,7 @@ use super::account;
 use super::extract::{PageParameters, Parameters, Shard};
 use super::instances::{body_of, sized};
 use super::problem::Problem;
-use crate::kernel::ids::{CommandId, TenantId};
+use crate::kernel::ids::TenantId;
 use crate::kernel::subject::Tenancy;
 use crate::ports::control::{AcceptRequest, AcceptVerb, BreakerForce, DrainStarted, ReloadError};
 use crate::ports::held::{HeldRequest, HeldVerb};
@@ -168,36 +168,14 @@ pub async fn rebind(
     accept(state, shard, body, AcceptVerb::Rebind).await
 }
 
-/// An [`AcceptRequest`], and who asks.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct AcceptBody {
-    stream: String,
-    /// For the audit alone.
-    #[serde(default)]
-    by: String,
-    #[serde(default)]
-    reason: String,
-    #[serde(default)]
-    dry_run: bool,
-    #[serde(default)]
-    position: Option<u64>,
-}
-
 async fn accept(
     State(state): State<ApiState>,
     Shard(shard): Shard,
     body: Result<Bytes, BytesRejection>,
     verb: AcceptVerb,
 ) -> Result<Response, Problem> {
-    let body: AcceptBody = body_of(&sized(body)?)?;
-    account::check(&body.by, "")?;
-    let request = AcceptRequest {
-        stream: body.stream,
-        reason: body.reason,
-        dry_run: body.dry_run,
-        position: body.position,
-    };
+    let request: AcceptRequest = body_of(&sized(body)?)?;
+    account::check(&request.by, "")?;
     Ok(Json(state.control.accept(shard, verb, request).await?).into_response())
 }
 
@@ -229,37 +207,14 @@ pub async fn discard(
     decide_held(state, shard, body, HeldVerb::Discard).await
 }
 
-/// A [`HeldRequest`], and who asks.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct HeldBody {
-    /// For the audit alone.
-    #[serde(default)]
-    by: String,
-    #[serde(default)]
-    reason: String,
-    #[serde(default)]
-    dry_run: bool,
-    #[serde(default)]
-    commands: Vec<CommandId>,
-    #[serde(default)]
-    all: bool,
-}
-
 async fn decide_held(
     State(state): State<ApiState>,
     Shard(shard): Shard,
     body: Result<Bytes, BytesRejection>,
     verb: HeldVerb,
 ) -> Result<Response, Problem> {
-    let body: HeldBody = body_of(&sized(body)?)?;
-    account::check(&body.by, "")?;
-    let request = HeldRequest {
-        reason: body.reason,
-        dry_run: body.dry_run,
-        commands: body.commands,
-        all: body.all,
-    };
+    let request: HeldRequest = body_of(&sized(body)?)?;
+    account::check(&request.by, "")?;
     Ok(Json(state.control.decide_held(shard, verb, request).await?).into_response())
 }
 

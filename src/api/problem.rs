@@ -17,11 +17,6 @@ use super::{ApiState, trace};
 use crate::kernel::subject::Tenancy;
 use crate::ports::control::ControlError;
 
-/// No process listens that has the shards.
-const NO_OWNER: &str = "SR0521";
-/// The process that has the shards has not answered.
-const UNANSWERED: &str = "SR0522";
-
 /// One refused request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Problem {
@@ -204,7 +199,7 @@ impl Problem {
         Self::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "no process has the shards",
-            NO_OWNER,
+            "SR0521",
             detail,
         )
     }
@@ -214,14 +209,9 @@ impl Problem {
         Self::new(
             StatusCode::GATEWAY_TIMEOUT,
             "no answer from another process",
-            UNANSWERED,
+            "SR0522",
             detail,
         )
-    }
-
-    /// Whether no answer has come from the process that has the shards.
-    pub fn is_of_owner(&self) -> bool {
-        [NO_OWNER, UNANSWERED].contains(&self.code)
     }
 
     /// Of a forwarded request whose answer is longer than it may be.

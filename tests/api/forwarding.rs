@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use async_nats::Client;
 use futures::StreamExt as _;
+use futures::future::join_all;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt as _;
@@ -709,9 +710,23 @@ async fn without_a_process_that_has_the_shards_a_request_is_stored_and_the_next_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_that_the_owner_does_not_answer_in_time_is_stored_and_carried_out_once() {
     let (server, upstream) = (NatsServer::start(), unavailable().await);
-    let (owner, asked) = pair(&server, &upstream, json!({"http": {"forward_timeout": "1s"}})).await;
+    let bounds = json!({"http": {"forward_timeout": "1s", "forwards_max": 1}});
+    let (owner, asked) = pair(&server, &upstream, bounds).await;
     let path = waiting(&asked, "p-1", json!({})).await;
     owner.signal(Signal::SIGSTOP);
+    // More than are forwarded at a time are stored at once.
+    let start = async |n: usize| {
+        let body = json!({"key": format!("s-{n}"), "input": {}, "request_id": format!("r-{n}")});
+        let wait = if n == 0 { "?wait=0s" } else { "" };
+        post(&asked, &format!("{STARTS}{wait}"), body.to_string()).await
+    };
+    for answer in join_all((0..5).map(start)).await {
+        assert_eq!(
+            (answer.status, &answer.json()["checked"]),
+            (202, &json!(false)),
+            "{answer:?}"
+        );
+    }
     let body = json!({"by": "ann", "reason": "a look"}).to_string();
     let answer = post(&asked, &format!("{path}/pause"), body).await;
     assert_eq!(
@@ -724,4 +739,13 @@ async fn a_request_that_the_owner_does_not_answer_in_time_is_stored_and_carried_
     let history = get(&owner, &format!("{path}/history")).await.json();
     let pauses = items(&history).iter().filter(|entry| entry["kind"] == "pause");
     assert_eq!(pauses.count(), 1, "{history}");
+    for n in 0..5 {
+        let started = instance("acme", "patient", &format!("s-{n}"));
+        let view = until(&owner, &started, |view| view["steps"][0]["status"] == "waiting").await;
+        assert_eq!(
+            (&view["generation"], &view["start_event"]),
+            (&json!(1), &json!(format!("r-{n}"))),
+            "{view}"
+        );
+    }
 }

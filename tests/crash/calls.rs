@@ -19,7 +19,7 @@ use crate::support::rig::Rig;
 /// Calls of each effect that are under way.
 const CALLS: usize = 5;
 /// Longest that a call may take: until then, a call that was cut off counts as under way.
-const CALL_TIMEOUT: &str = "12s";
+pub const CALL_TIMEOUT: &str = "12s";
 /// How the effects of the test say what follows an unknown outcome.
 const ANSWERS: [&str; 3] = ["retry", "fail", "ask"];
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::calls::{Bank, effect, saga};
+use super::calls::{Bank, CALL_TIMEOUT, effect, saga};
 use super::connect;
 use super::owners::ready;
 use crate::support::nats_server::NatsServer;
@@ -106,7 +106,7 @@ async fn adopted(server: &NatsServer, storage: Value) -> (Rig, Arc<Bank>) {
     rig.add_saga("door", DOOR);
     for answer in ["retry", "ask"] {
         rig.add_saga(answer, &saga(answer));
-        rig.add_effect(&format!("pay-{answer}"), &effect(answer, 10, "1m"));
+        rig.add_effect(&format!("pay-{answer}"), &effect(answer, 10, CALL_TIMEOUT));
     }
     rig.start().await;
     for key in ["retry-0", "retry-1", "ask-0"] {

@@ -15,9 +15,9 @@ use serde_json::value::RawValue;
 use super::super::auth::Principal;
 use super::super::connections::Peer;
 use super::super::endpoints::{Access, Endpoint, Kind};
-use super::super::extract::Names;
+use super::super::extract::{self, Names};
 use super::super::problem::Problem;
-use super::super::{ApiState, BODY_BYTES_MAX, requests, trace};
+use super::super::{ApiState, requests, trace};
 use crate::kernel::ids::TenantId;
 use crate::ports::control::{AuditOutcome, AuditRecord, rfc3339};
 
@@ -153,8 +153,7 @@ impl Audited {
             return Ok(request);
         };
         let (mut parts, body) = request.into_parts();
-        let body = axum::body::to_bytes(body, BODY_BYTES_MAX).await;
-        let body = body.map_err(|_| Problem::too_large("body is larger than 1 MiB, or broke off"))?;
+        let body = extract::whole(body).await?;
         let said: Said<'_> = serde_json::from_slice(&body).unwrap_or_default();
         record.take(&said);
         if endpoint.starts_job() {

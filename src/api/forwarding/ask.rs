@@ -19,7 +19,7 @@ use crate::api::audit::ProblemCode;
 use crate::api::auth::Principal;
 use crate::api::endpoints::{Endpoint, Kind, Role};
 use crate::api::problem::Problem;
-use crate::api::{ApiState, BODY_BYTES_MAX, requests, trace, watch};
+use crate::api::{ApiState, extract, requests, trace, watch};
 use crate::kernel::ids::TenantId;
 use crate::ports::forwarding::{Answer, Forwarding};
 
@@ -157,8 +157,7 @@ async fn message(asking: Asking<'_>, waits: bool) -> Result<Bytes, Problem> {
         waits,
         ..head(&asking)
     };
-    let body = axum::body::to_bytes(asking.request.into_body(), BODY_BYTES_MAX).await;
-    let body = body.map_err(|_| Problem::too_large("body is larger than 1 MiB, or broke off"))?;
+    let body = extract::whole(asking.request.into_body()).await?;
     Ok(joined(&head, &body))
 }
 

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::auth::Principal;
 use super::endpoints::{Access, Answers, Endpoint, Kind, Role};
 use super::problem::Problem;
+use crate::kernel::duration::Millis;
 use crate::kernel::ids::TenantId;
 use crate::ports::forwarding::ForwardingError;
 
@@ -88,7 +89,8 @@ pub fn may_be_stored(endpoint: &Endpoint, request: &Request) -> bool {
 fn waits(endpoint: &Endpoint, request: &Request) -> bool {
     let says_so = || {
         let query = request.uri().query().unwrap_or("");
-        query.split('&').any(|part| part.starts_with("wait="))
+        let time = query.split('&').find_map(|part| part.strip_prefix("wait="));
+        time.is_some_and(|time| Millis::parse(time) != Ok(Millis(0)))
     };
     endpoint.waits() && (endpoint.method == Method::GET || says_so())
 }

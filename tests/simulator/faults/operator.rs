@@ -114,7 +114,7 @@ impl Simulation {
                 rows.iter().map(|row| row.id).collect()
             },
             all,
-            dry_run: false,
+            ..HeldRequest::default()
         };
         match node.decide_held(shard, HeldVerb::Discard, request).await {
             Ok(report) => {
@@ -143,6 +143,7 @@ impl Simulation {
     async fn accept(&mut self, node: &Node, shard: u16, verb: AcceptVerb, stream: &str) {
         let request = |dry_run| AcceptRequest {
             stream: stream.to_owned(),
+            by: String::new(),
             reason: "the broker has lost it".to_owned(),
             dry_run,
             position: None,

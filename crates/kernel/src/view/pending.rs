@@ -146,8 +146,8 @@ pub struct CallsView {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub worker: String,
     /// What keeps the next one back: `breaker`, `breaker_forced` (an operator holds it open), `tenant_busy`, `tenant_rate` or
-    /// `busy`. `under_way`: a worker stopped during
-    /// a call, which may still reach the upstream, and until `next` its outcome is not declared unknown.
+    /// `busy`. `under_way`: a worker stopped during a call, which may still reach the upstream, and until `next` its outcome is
+    /// not declared unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_by: Option<String>,
     /// Whose breaker or limit that is.

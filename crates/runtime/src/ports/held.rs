@@ -26,6 +26,9 @@ impl HeldVerb {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HeldRequest {
+    /// Who asks, for the audit alone.
+    #[serde(default)]
+    pub by: String,
     /// Why; needed unless nothing is done.
     #[serde(default)]
     pub reason: String,

@@ -124,6 +124,9 @@ impl AcceptVerb {
 pub struct AcceptRequest {
     /// Name of the stream.
     pub stream: String,
+    /// Who asks, for the audit alone.
+    #[serde(default)]
+    pub by: String,
     /// Why; needed unless nothing is done.
     #[serde(default)]
     pub reason: String,
