@@ -339,7 +339,7 @@ impl Archiver {
         let told = |error: ControlError| error.to_string();
         let numbers: Vec<u64> = history.iter().rev().map(|(number, _)| *number).collect();
         let reader = shard.reader.clone();
-        let kept = blocking(&self.node.tasks, move || reader.inputs(numbers, most));
+        let kept = blocking(&self.node.tasks, move || reader.kept_with_history(numbers, most));
         let kept = kept.await.map_err(told)?;
         let reading = Reading::of(&self.node, &row.instance, &row.summary.record).map_err(told)?;
         let (mut inputs, mut whole, mut left) = (Vec::with_capacity(history.len()), 0, most);

@@ -313,24 +313,12 @@ fn may_be_done(held: Option<HeldRow>, row: WorkRef, item: &WorkItem) -> bool {
     read.is_some_and(|(log_sequence, time)| row.log_sequence <= log_sequence || item.created < time)
 }
 
-/// What a row of the outbox is, and the name of the effect, the command, the fact or the saga.
-pub(super) fn named(kind: &WorkKind) -> (&'static str, String) {
-    match kind {
-        WorkKind::Effect { effect, .. } => ("effect", effect.to_string()),
-        WorkKind::Command { command_type, .. } => ("command", command_type.clone()),
-        WorkKind::Fact { fact_type, .. } => ("fact", fact_type.clone()),
-        WorkKind::Saga { saga, message, .. } if message.starts() => ("start", saga.to_string()),
-        WorkKind::Saga { saga, .. } => ("message", saga.to_string()),
-        WorkKind::Result { effect, .. } | WorkKind::Cancel { effect, .. } => ("message", effect.to_string()),
-    }
-}
-
 fn view(held: Option<HeldRow>, row: WorkRef, item: &WorkItem) -> PendingRow {
-    let (kind, name) = named(&item.kind);
+    let (kind, name) = item.kind.named();
     PendingRow {
         id: item.command_id,
         kind,
-        name,
+        name: name.to_owned(),
         tenant: item.instance.tenant.clone(),
         saga: item.instance.saga.to_string(),
         key: item.instance.key.to_string(),

@@ -10,14 +10,13 @@ use super::catalog::InForce;
 use super::cursors::forged;
 use super::node::Node;
 use super::pages::Room;
+use super::redacted::{of_edit, recorded_work, redacted};
 use super::streams;
 use crate::intake::decode::Decoded;
 use crate::kernel::classes::TIMEOUT_CLASS;
-use crate::kernel::definition::model::Action;
-use crate::kernel::definition::{Definition, EffectDefinition};
 use crate::kernel::envelope::APPLIED_HEADER;
 use crate::kernel::ids::{ClusterId, CommandId, DefinitionHash, EffectName, InstanceId};
-use crate::kernel::input::{Found, Input, InputBody, Origin, SourceStream, StuckDecision};
+use crate::kernel::input::{Input, InputBody, Origin, SourceStream};
 use crate::kernel::letters;
 use crate::kernel::outcome::EFFECT_UNSENDABLE;
 use crate::kernel::patch::Note;
@@ -26,6 +25,7 @@ use crate::kernel::recorded::{LetterDecision, Recorded, RecordedBody, RecordedOu
 use crate::kernel::subject::Subject;
 use crate::ports::broker::{Message, StoredMessage};
 use crate::ports::control::{ControlError, PageRequest, RecordedInputs};
+use crate::storage::kept::Kept;
 use crate::storage::read::Found as Instance;
 use crate::storage::rows::{HistoryOutcome, HistoryRow};
 
@@ -54,7 +54,7 @@ pub(super) async fn recorded(
             };
             let behind = after.map(|(_, row)| row);
             let (mut rows, mut more) = reader.history_behind(record.last_history, behind, bound)?;
-            let kept = reader.inputs(rows.iter().map(|(number, _)| *number), bound.bytes)?;
+            let kept = reader.kept_with_history(rows.iter().map(|(number, _)| *number), bound.bytes)?;
             more |= kept.len() < rows.len();
             rows.truncate(kept.len());
             let rows: Vec<_> = rows.into_iter().zip(kept).collect();
@@ -115,7 +115,7 @@ impl<'a> Reading<'a> {
         })
     }
 
-    /// Row `number`, with what it is about: as it was `kept`, else as its stream has it.
+    /// Row `number`, with what it is about: as it was `kept`, else the input as its stream has it.
     ///
     /// # Errors
     /// [`ControlError::Unavailable`] where storage or broker do not answer.
@@ -123,16 +123,22 @@ impl<'a> Reading<'a> {
         &self,
         number: u64,
         row: HistoryRow,
-        kept: Option<InputBody>,
+        kept: Kept,
     ) -> Result<Recorded, ControlError> {
-        let input = match kept.filter(|_| is_input(&row.outcome)) {
+        let input = match kept.input.filter(|_| is_input(&row.outcome)) {
             Some(kept) => RecordedBody::of(&kept),
             None => body(self.node, self.id, number, &row).await?,
         };
         let definition = self.in_force.sagas.by_hash(&self.definition).map(AsRef::as_ref);
         let input = redacted(input, &self.in_force.effects, definition);
         let input = of_edit(input, &row, &self.in_force.effects);
-        Ok(self.told(row, input))
+        let work = kept.work.iter();
+        Ok(Recorded {
+            work: work
+                .map(|work| recorded_work(work, &self.in_force.effects))
+                .collect(),
+            ..self.told(row, input)
+        })
     }
 
     /// A row without what it is about.
@@ -155,6 +161,7 @@ impl<'a> Reading<'a> {
             outcome: row.outcome.as_str().to_owned(),
             reason: dead_for(row.outcome),
             notes: row.notes,
+            work: Vec::new(),
         }
     }
 }
@@ -179,68 +186,6 @@ fn read_cursor(text: &str) -> Result<(u32, u64), ControlError> {
         Some((generation.parse().ok()?, number.parse().ok()?))
     };
     parse().ok_or_else(forged)
-}
-
-/// The input without what its effect redacts of results, whoever told them.
-pub(super) fn redacted(
-    body: RecordedBody,
-    effects: &[Arc<EffectDefinition>],
-    definition: Option<&Definition>,
-) -> RecordedBody {
-    let hide = |name: &EffectName, result: &mut Value| {
-        let effect = effects.iter().find(|effect| effect.name == *name);
-        for path in effect.iter().flat_map(|effect| &effect.redaction.result) {
-            path.hide_value(result);
-        }
-    };
-    let mut body = body;
-    match &mut body {
-        RecordedBody::Result {
-            effect: Some(name),
-            outcome: RecordedOutcome::Ok(result) | RecordedOutcome::Unusable { result, .. },
-            ..
-        } => hide(name, result),
-        RecordedBody::DecideStuck(StuckDecision {
-            step: Some(step),
-            found,
-            result,
-            ..
-        }) => {
-            let done = found.as_mut().and_then(|found| match found {
-                Found::Done { result } => Some(result),
-                Found::NotDone => None,
-            });
-            for result in done.into_iter().chain(result) {
-                let mut told = serde_json::from_str(result).unwrap_or(Value::Null);
-                for meant in definition.iter().flat_map(|definition| &definition.steps) {
-                    if let (Action::Effect { effect, .. }, true) = (&meant.action, meant.is_named(step)) {
-                        hide(effect, &mut told);
-                    }
-                }
-                *result = told.to_string();
-            }
-        }
-        _ => {}
-    }
-    body
-}
-
-/// An edit without what its effect redacts of results.
-fn of_edit(body: RecordedBody, row: &HistoryRow, effects: &[Arc<EffectDefinition>]) -> RecordedBody {
-    let RecordedBody::EditedLetter {
-        mut original,
-        mut edited,
-    } = body
-    else {
-        return body;
-    };
-    let name = row.kind.strip_prefix("result of ");
-    let effect = effects.iter().find(|effect| Some(effect.name.as_str()) == name);
-    for path in effect.iter().flat_map(|effect| &effect.redaction.result) {
-        path.hide_value(&mut original);
-        path.hide_value(&mut edited);
-    }
-    RecordedBody::EditedLetter { original, edited }
 }
 
 /// What an operator has made of the data of an input that row `number` is about, and where the message is that was edited.

@@ -47,6 +47,7 @@ mod pending;
 mod randomness;
 mod rates;
 mod readiness;
+mod redacted;
 mod rehearsal;
 mod reload;
 mod requests;

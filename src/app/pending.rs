@@ -6,7 +6,6 @@ use async_trait::async_trait;
 use serde::Serialize;
 
 use super::cursors::forged;
-use super::held;
 use super::node::Node;
 use super::pages::{LOOKED_AT_MAX, Room};
 use super::shards::Shown;
@@ -99,12 +98,12 @@ fn is_of(wanted: Option<&SagaName>, saga: &SagaName) -> bool {
 }
 
 fn view(shown: &Shown, row: WorkRef, item: &WorkItem) -> OutboxItem {
-    let (kind, name) = held::named(&item.kind);
+    let (kind, name) = item.kind.named();
     let awaited = item.kind.awaits_result();
     OutboxItem {
         id: item.command_id,
         kind,
-        name,
+        name: name.to_owned(),
         saga: item.instance.saga.to_string(),
         key: item.instance.key.to_string(),
         path: item.path.clone(),

@@ -48,7 +48,8 @@ pub(super) async fn started_by(node: &Node, id: &InstanceId) -> Result<Option<St
         let Some((number, first)) = rows.into_iter().next() else {
             return Ok(None);
         };
-        let kept = reader.inputs([number], usize::MAX)?.into_iter().next().flatten();
+        let kept = reader.kept_with_history([number], usize::MAX)?;
+        let kept = kept.into_iter().next().and_then(|kept| kept.input);
         Ok(Some((first, kept)))
     });
     let Some((first, kept)) = first.await? else {

@@ -48,6 +48,9 @@ pub struct BenchArguments {
     /// Largest input that is kept with the history (`storage.keep_input_bytes`); 0: none.
     #[arg(long, default_value_t = 65_536, value_name = "BYTES")]
     keep_input_bytes: u64,
+    /// Largest work of one input that is kept with the history (`storage.keep_work_bytes`); 0: none.
+    #[arg(long, default_value_t = 65_536, value_name = "BYTES")]
+    keep_work_bytes: u64,
     /// Data folder; default: a new temporary folder.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -80,6 +83,7 @@ pub fn bench(arguments: &BenchArguments) -> Result<(), Failure> {
         broker,
         publish_batch: usize::from(arguments.publish_batch),
         keep_input_bytes: arguments.keep_input_bytes,
+        keep_work_bytes: arguments.keep_work_bytes,
         dir: arguments.dir.clone(),
     };
     let report = bench::run(&plan)?;

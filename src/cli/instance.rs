@@ -2,6 +2,7 @@
 
 mod actions;
 mod graph;
+mod inputs;
 mod list;
 mod show;
 mod start;
@@ -49,6 +50,12 @@ pub enum InstanceCommand {
     Graph(graph::GraphArguments),
     /// List what happened to an instance, newest first.
     History(HistoryArguments),
+    /// Print what an instance has received and what it has sent, with payloads and idempotency keys, oldest first.
+    #[command(after_help = "Example: which amount was the bank asked for, and under which idempotency key?\n  \
+        saga-runner instance inputs order o-1\n\n\
+        Paths that an effect redacts are hidden. Payloads are kept as long as the history, up to storage.keep_input_bytes and\n\
+        storage.keep_work_bytes. The answer with -o json can be replayed: see `saga-runner replay --help`.")]
+    Inputs(inputs::InputsArguments),
     /// Start an instance without an event; prints its key.
     #[command(after_help = "Examples:\n  \
         saga-runner instance start refund --key r-1 --input '{\"order\": \"o-1\"}' --request-id 7f3a\n  \
@@ -212,6 +219,7 @@ pub fn instance(command: &InstanceCommand) -> Result<(), Failure> {
         InstanceCommand::Actions(arguments) => actions::actions(arguments),
         InstanceCommand::Graph(arguments) => graph::graph(arguments),
         InstanceCommand::History(arguments) => queries::history(arguments),
+        InstanceCommand::Inputs(arguments) => inputs::inputs(arguments),
         InstanceCommand::Start(arguments) => start::start(arguments),
         InstanceCommand::Wait(arguments) => wait::wait(arguments),
         InstanceCommand::Watch(arguments) => watch::watch(arguments),

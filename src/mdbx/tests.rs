@@ -16,6 +16,7 @@ use crate::kernel::input::{Control, DomainEvent, Input, InputBody, Origin, Owner
 use crate::kernel::patch::{IgnoreReason, Note, TimerRow};
 use crate::kernel::record::{Phase, Record, Summary};
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
+use crate::storage::kept::{Addressee, Kept, KeptWork};
 use crate::storage::read::{Bound, Found, ListCursor};
 use crate::storage::rows::{
     ActiveDefinitions, ActiveSaga, AliasRow, ArchivedRow, BlockedRow, DeadLetter, EndedRow, HistoryOutcome,
@@ -146,6 +147,24 @@ fn dead_letter(tenant: &str) -> DeadLetter {
     }
 }
 
+const KEPT_WORK: &str = concat!(
+    "01100000000000000000000000000000000700066368617267650c73746570732e636861726765010a0a0a0a0a",
+    "0a0a0a0a0a0a0a0a0a0a0a010c7b22616d6f756e74223a357d"
+);
+
+fn kept_work() -> KeptWork {
+    KeptWork {
+        id: CommandId(uuid::Uuid::from_u128(7)),
+        to: Addressee::Effect {
+            name: "charge".to_owned(),
+        },
+        path: "steps.charge".to_owned(),
+        attempt: 1,
+        idempotency_key: [10; 16],
+        payload: Some(Bytes::from_static(br#"{"amount":5}"#)),
+    }
+}
+
 fn ended_row(key: &str, ended: i64, last_history: Option<u64>) -> EndedRow {
     EndedRow {
         instance: id("acme", "order", key),
@@ -195,6 +214,7 @@ fn stored_rows_are_frozen() {
     };
     frozen(&edited, "010603027b7d025b5d");
     frozen(&work_item(), WORK);
+    frozen(&kept_work(), KEPT_WORK);
     let timer = TimerTarget {
         instance: id("acme", "order", "o-1"),
         name: "unpaid".to_owned(),
@@ -596,6 +616,7 @@ fn the_oldest_dead_letters_are_forgotten_but_none_for_which_an_instance_waits() 
 fn an_ended_instance_is_found_until_it_is_forgotten_and_its_tombstone_outlives_it() {
     let dir = tempfile::tempdir().expect("folder");
     let store = store(dir.path());
+    let work = vec![kept_work()];
     write(&store, |batch| {
         for number in 1..=6 {
             let key = format!("o-{number}");
@@ -603,6 +624,7 @@ fn an_ended_instance_is_found_until_it_is_forgotten_and_its_tombstone_outlives_i
             batch.put_history(10 * number - 1, &history_row(None))?;
             batch.put_history(10 * number, &history_row(Some(10 * number - 1)))?;
             batch.put_input(10 * number, &InputBody::Control(Control::Retry), 64)?;
+            batch.put_work_of(10 * number, work.clone(), 4_096)?;
             let ended = i64::try_from(number).expect("small") * 100;
             batch.end(10 * number, &ended_row(&key, ended, Some(10 * number)))?;
         }
@@ -623,11 +645,10 @@ fn an_ended_instance_is_found_until_it_is_forgotten_and_its_tombstone_outlives_i
     assert_eq!(found("o-2"), None);
     assert!(matches!(found("o-3"), Some(Found::Ended(_))));
     assert_eq!(reader.history(Some(20), 9).expect("reads"), []);
-    let kept = |number| reader.inputs([number], 9).expect("reads").remove(0);
-    assert_eq!(
-        (kept(20), kept(30)),
-        (None, Some(InputBody::Control(Control::Retry)))
-    );
+    let kept = |number| reader.kept_with_history([number], 9).expect("reads").remove(0);
+    assert_eq!(kept(20), Kept::default());
+    assert_eq!(kept(30).input, Some(InputBody::Control(Control::Retry)));
+    assert_eq!(kept(30).work, work);
     assert_eq!(reader.history(Some(30), 9).expect("reads").len(), 2);
     let tombstone = |key: &str| write(&store, |batch| batch.tombstone(&id("acme", "order", key)));
     assert_eq!(tombstone("o-1").map(|found| found.ended), Some(TimeMs(100)));

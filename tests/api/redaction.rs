@@ -84,6 +84,7 @@ async fn redacted_values_are_in_no_failure_log_or_page() {
     }
     let inputs = get(&rig, &format!("{}/inputs", path("good"))).await.text;
     assert!(inputs.contains(r#""last":"***""#), "{inputs}");
+    assert!(inputs.contains(r#""card":"***""#), "{inputs}");
 
     for key in ["good", "bad", "late"] {
         for page in [path(key), format!("{}/inputs", path(key))] {

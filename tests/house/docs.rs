@@ -192,6 +192,10 @@ fn every_table_is_in_the_manual_and_no_other() {
     let told = first_cells(section(&read("docs/formats.md"), "Tables"));
     let names = saga_runner::storage::tables::NAMES;
     assert_eq!(told, names.iter().map(|&name| name.to_owned()).collect());
+    // A write set names a table by its place among them.
+    let page = read("docs/formats.md");
+    let place = |name: &&str| page.find(&format!("\n| `{name}` |"));
+    assert!(names.is_sorted_by_key(place), "in the order of write sets");
 }
 
 #[test]

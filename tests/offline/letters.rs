@@ -181,6 +181,7 @@ impl Recording {
                     _ => None,
                 },
                 notes: row.notes.clone(),
+                work: Vec::new(),
             });
         }
     }

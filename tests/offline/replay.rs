@@ -128,6 +128,7 @@ impl Recording {
             outcome: "applied".to_owned(),
             reason: None,
             notes: given.notes,
+            work: Vec::new(),
         });
     }
 

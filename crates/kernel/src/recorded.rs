@@ -37,6 +37,32 @@ pub struct Recorded {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     pub notes: Vec<Note>,
+    /// What it caused to be sent, in that order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub work: Vec<RecordedWork>,
+}
+
+/// A work item as it was when its input was applied.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RecordedWork {
+    /// Id of the command, or of the fact.
+    pub id: CommandId,
+    /// `effect`, `command`, `fact`, `start` or `message`.
+    pub kind: String,
+    /// Of the effect, the command, the fact or the saga.
+    pub name: String,
+    /// Key of the instance of another saga, or id of the aggregate, to which it goes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// Place in the definition, e.g. `steps.charge.compensate`.
+    pub path: String,
+    /// 1 for the first attempt.
+    pub attempt: u32,
+    /// The same for all attempts of a piece of work, 32 hex digits.
+    pub idempotency_key: String,
+    /// What it carries; absent where that was larger than what is kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload: Option<Value>,
 }
 
 /// What an operator has decided about a dead letter.

@@ -79,6 +79,17 @@ impl WorkItem {
     }
 }
 
+/// What the kinds of work are called ([`WorkKind::named`]).
+pub const EFFECT: &str = "effect";
+/// A command for an aggregate.
+pub const COMMAND: &str = "command";
+/// A fact.
+pub const FACT: &str = "fact";
+/// The start of an instance of another saga.
+pub const START: &str = "start";
+/// Any other message.
+pub const MESSAGE: &str = "message";
+
 /// Where a work item goes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum WorkKind {
@@ -138,6 +149,19 @@ impl WorkKind {
                 | SagaMessage::AliasRead { .. }
                 | SagaMessage::AliasAnswered { .. } => b"null",
             },
+        }
+    }
+
+    /// What it is (`effect`, `command`, `fact`, `start` or `message`), and the name of the effect, the command, the fact or the saga.
+    #[must_use]
+    pub fn named(&self) -> (&'static str, &str) {
+        match self {
+            Self::Effect { effect, .. } => (EFFECT, effect.as_str()),
+            Self::Command { command_type, .. } => (COMMAND, command_type),
+            Self::Fact { fact_type, .. } => (FACT, fact_type),
+            Self::Saga { saga, message, .. } if message.starts() => (START, saga.as_str()),
+            Self::Saga { saga, .. } => (MESSAGE, saga.as_str()),
+            Self::Result { effect, .. } | Self::Cancel { effect, .. } => (MESSAGE, effect.as_str()),
         }
     }
 

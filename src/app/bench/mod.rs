@@ -37,6 +37,7 @@ pub struct Plan {
     pub publish_batch: usize,
     /// Largest input that is kept with the history, in bytes as it is stored.
     pub keep_input_bytes: u64,
+    pub keep_work_bytes: u64,
     pub dir: Option<PathBuf>,
 }
 
@@ -217,6 +218,7 @@ fn manifest(plan: &Plan, dir: &std::path::Path, url: Option<String>) -> Result<M
     manifest.shards = plan.shards;
     manifest.dispatch = plan.dispatch;
     manifest.storage.keep_input_bytes = plan.keep_input_bytes;
+    manifest.storage.keep_work_bytes = plan.keep_work_bytes;
     manifest.tenants = Some(TenantList::Any);
     manifest.streams.start = StartPosition::New;
     if let Some(url) = url {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{schema, unknown, view};
-use crate::app::inputs::redacted;
+use crate::app::redacted::redacted;
 use crate::app::node::Node;
 use crate::app::{pages, streams};
 use crate::kernel::alias;

@@ -67,6 +67,8 @@ pub struct Keep {
     pub dead_letters: u64,
     /// Largest input that is kept with the history, in bytes as it is stored; 0: none.
     pub input_bytes: u64,
+    /// Work of one input that is kept with the history, in bytes as it is stored; of more, what it carries is left out. 0: none.
+    pub work_bytes: u64,
     /// What tenants have of their own.
     pub tenants: BTreeMap<TenantId, TenantKeep>,
     /// Ended instances are not forgotten before an archive has them.
@@ -111,7 +113,7 @@ impl Keep {
 }
 
 impl Default for Keep {
-    /// 7 days, 1,000,000 instances, 100,000 dead letters, inputs of 64 KiB.
+    /// 7 days, 1,000,000 instances, 100,000 dead letters, inputs and work of 64 KiB each.
     fn default() -> Self {
         Self {
             ended: Millis(7 * 24 * 3_600_000),
@@ -120,6 +122,7 @@ impl Default for Keep {
             tenants: BTreeMap::new(),
             archive: false,
             input_bytes: 64 << 10,
+            work_bytes: 64 << 10,
         }
     }
 }

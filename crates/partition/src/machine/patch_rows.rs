@@ -13,6 +13,7 @@ use super::recording::{HistoryEntry, is_told};
 use super::staging::Run;
 use super::watch::Told;
 use crate::storage::StorageError;
+use crate::storage::kept::KeptWork;
 use crate::storage::rows::{EndedRow, WaitReason, encode_waiting};
 
 impl Run<'_> {
@@ -38,6 +39,10 @@ impl Run<'_> {
         if begins {
             self.staged.counts.started(&id.saga);
         }
+        let work = match self.ground.keep.work_bytes {
+            0 => Vec::new(),
+            _ => patch.work.iter().filter_map(KeptWork::of).collect(),
+        };
         self.write_work(patch.completed, patch.work, log_sequence)?;
         for timer in &patch.timers_cleared {
             self.batch.delete_timer(timer.due, timer.set_by)?;
@@ -49,6 +54,7 @@ impl Run<'_> {
             outcome: patch.outcome.into(),
             notes: patch.notes,
             late_source: turn.late_source,
+            work,
         };
         if let Some(summary) = patch.ended {
             let previous = previous(before.as_ref(), turn);

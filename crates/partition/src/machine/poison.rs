@@ -92,6 +92,7 @@ impl Run<'_> {
                     },
                     notes: Vec::new(),
                     late_source: turn.late_source,
+                    work: Vec::new(),
                 };
                 self.write_history(input, previous, &mut record, entry, number)?;
                 self.change(id, record);

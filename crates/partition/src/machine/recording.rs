@@ -6,6 +6,7 @@ use saga_runner_kernel::record::Record;
 
 use super::staging::Run;
 use crate::storage::StorageError;
+use crate::storage::kept::KeptWork;
 use crate::storage::rows::{HistoryOutcome, HistoryRow};
 
 impl Run<'_> {
@@ -35,12 +36,14 @@ impl Run<'_> {
         };
         after.last_history = Some(log_sequence);
         self.batch.put_history(log_sequence, &row)?;
+        let keep = self.ground.keep;
+        self.batch.put_work_of(log_sequence, entry.work, keep.work_bytes)?;
         match &input.body {
             // Its row says all that there is to it.
             InputBody::Timer { .. } => Ok(()),
             body => self
                 .batch
-                .put_input(log_sequence, body, self.ground.keep.input_bytes),
+                .put_input(log_sequence, body, keep.input_bytes),
         }
     }
 }
@@ -50,6 +53,8 @@ pub struct HistoryEntry {
     pub outcome: HistoryOutcome,
     pub notes: Vec<Note>,
     pub late_source: bool,
+    /// What it has caused to be sent.
+    pub work: Vec<KeptWork>,
 }
 
 /// Whether the history tells that an input was of no use: whoever gave the command looks there. A repetition was of use

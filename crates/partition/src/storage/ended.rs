@@ -8,7 +8,7 @@ use saga_runner_kernel::transition::Last;
 use super::keys;
 use super::listed::StatusChanges;
 use super::rows::{EndedRow, HistoryRow, Tombstone, decode, encode};
-use super::tables::{DELETED, ENDED, EXPIRIES, HISTORY, INPUTS, META, TOMBSTONES};
+use super::tables::{DELETED, ENDED, EXPIRIES, HISTORY, META, TOMBSTONES};
 use super::{Batch, ReadRows, StorageError};
 
 /// What of the ended instances is old.
@@ -281,7 +281,7 @@ impl Batch<'_> {
                 None => None,
             };
             self.view.delete(HISTORY, &key)?;
-            self.view.delete(INPUTS, &key)?;
+            self.delete_kept(sequence)?;
         }
         Ok(())
     }

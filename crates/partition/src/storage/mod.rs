@@ -14,7 +14,7 @@ mod ended;
 mod error;
 mod held;
 mod history;
-mod inputs;
+pub mod kept;
 pub mod keys;
 pub mod listed;
 mod memory;

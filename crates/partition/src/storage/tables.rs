@@ -24,6 +24,7 @@ pub const NAMES: &[&str] = &[
     "deleted",
     "inputs",
     "earlier",
+    "work",
 ];
 
 /// tenant, saga, key → record. The one scattered row of a transition.
@@ -67,3 +68,5 @@ pub const DELETED: TableIndex = 17;
 pub const INPUTS: TableIndex = 18;
 /// tenant, saga, key, log sequence → nothing: the ended instance there is of a generation before the one of the tombstone.
 pub const EARLIER: TableIndex = 19;
+/// log sequence → the work that the input of the history row there has caused, compressed. Appended.
+pub const WORK: TableIndex = 20;

@@ -15,7 +15,7 @@ use saga_runner_partition::machine::Keep;
 pub use saga_runner_partition::machine::TenantKeep;
 pub use saga_runner_partition::storage::{
     Batch, Decided, DecidedRow, HeldRow, Outdated, Reader, StorageError, WriteSet, backup, by_key, earlier,
-    keys, listed, read, rows, tables, write,
+    kept, keys, listed, read, rows, tables, write,
 };
 pub use store::{OpenOptions, Ownership, Store};
 
@@ -37,6 +37,9 @@ pub struct Settings {
     /// Largest input that is kept with the history of its instance, in bytes as it is stored, compressed; 0 keeps none. Of larger ones the
     /// history has what their stream still has. Default 64 KiB.
     pub keep_input_bytes: u64,
+    /// Work that one input has caused and that is kept with the history, in bytes as it is stored, compressed; 0 keeps none. Of more the
+    /// history does not have what it carried. Default 64 KiB.
+    pub keep_work_bytes: u64,
     /// What tenants have in place of `keep_ended` and within `keep_ended_count`, by their names. Default: nothing.
     pub tenants: BTreeMap<TenantId, TenantKeep>,
     /// Where ended instances are kept before they are deleted. Default: nowhere.
@@ -112,6 +115,7 @@ impl Default for Settings {
             tenants: keep.tenants,
             archive: None,
             keep_input_bytes: keep.input_bytes,
+            keep_work_bytes: keep.work_bytes,
         }
     }
 }
@@ -127,6 +131,7 @@ impl Settings {
             tenants: self.tenants.clone(),
             archive: self.archive.is_some(),
             input_bytes: self.keep_input_bytes,
+            work_bytes: self.keep_work_bytes,
         }
     }
 }
