@@ -157,7 +157,9 @@ impl Batch<'_> {
         }
         let mut row = packed(&encode(&work));
         if u64::try_from(row.len()).is_ok_and(|bytes| bytes > max) {
-            work.iter_mut().for_each(|item| item.payload = None);
+            for item in &mut work {
+                item.payload = None;
+            }
             row = packed(&encode(&work));
         }
         self.view.append(WORK, &keys::number(log_sequence), row)
