@@ -265,14 +265,14 @@ impl Node {
     fn show_storage(&self) {
         let bytes = |size: u64| i64::try_from(size).unwrap_or(i64::MAX);
         let metrics = &self.metrics;
-        metrics
-            .storage_limit_bytes
-            .set(bytes(self.manifest.storage.max_bytes));
+        let limit = bytes(self.manifest.storage.max_bytes);
+        metrics.storage.limit_bytes.set(limit);
         let open = self.running().map(|running| running.shards.all());
         for shard in open.into_iter().flatten() {
             if let Some(size) = mdbx::size(&shards::dir(&self.manifest, shard.index)) {
                 let gauge = metrics
-                    .storage_bytes
+                    .storage
+                    .bytes
                     .with_label_values(&[&shard.index.to_string()]);
                 gauge.set(bytes(size));
             }

@@ -50,7 +50,12 @@ async fn each_labelled_counter_is_there_with_0_before_anything_has_happened() {
         "job_instances_total{outcome=\"ignored\",verb=\"discard_letters\"}",
         "readers_rebuilt_total{reason=\"broken\",stream=\"AGGREGATE_EVENTS\"}",
         "schedule_runs_total{outcome=\"skipped_overlap\",saga=\"leap\"}",
+        "effect_commands_redelivered_total{effect=\"payments-charge\"}",
+        "tenant_dead_letters_total{tenant=\"globex\"}",
+        "tenant_effect_calls_total{outcome=\"failed\",tenant=\"globex\"}",
         "tenant_inputs_total{tenant=\"globex\"}",
+        "tenant_instances_ended_total{phase=\"failed\",tenant=\"globex\"}",
+        "tenant_instances_started_total{tenant=\"other\"}",
         "tenant_inputs_total{tenant=\"other\"}",
     ] {
         let line = format!("saga_runner_{series} 0");

@@ -45,7 +45,7 @@ pub fn registering() -> String {
         .split_once("pub fn new() -> Self {")
         .expect("where they are registered");
     let (code, _) = code.split_once("\nimpl Default for").expect("and by default");
-    ["answers", "archive", "audit"]
+    ["answers", "archive", "audit", "jobs", "storage", "tenants"]
         .map(|part| read(format!("crates/runtime/src/telemetry/{part}.rs")))
         .concat()
         + code

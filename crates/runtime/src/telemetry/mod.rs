@@ -3,12 +3,16 @@
 mod answers;
 mod archive;
 mod audit;
+mod jobs;
 mod known;
 pub mod metrics;
 pub mod rates;
 mod register;
 pub mod spans;
+mod storage;
+mod tenants;
 
 pub use known::{AUDIT_DROPS, CONTROL_REFUSALS, DEAD_LETTER_REASONS};
 pub use metrics::Metrics;
 pub use spans::{Span, SpanKind, Spans};
+pub use tenants::TenantSeries;
