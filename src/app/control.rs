@@ -21,8 +21,8 @@ use crate::kernel::trace;
 use crate::mdbx;
 use crate::ports::broker::{Expect, Message, Publication, PublishError};
 use crate::ports::control::{
-    BreakerForce, BreakerView, ControlError, DefinitionInfo, DrainStarted, Forced, Health, Info, NodeControl,
-    Published, RatesView, Readiness, ReloadError, Reloaded, Tenants, rfc3339,
+    BreakerForce, BreakerView, ControlError, DefinitionInfo, DrainStarted, Forced, Health, Info,
+    MetricsFormat, NodeControl, Published, RatesView, Readiness, ReloadError, Reloaded, Tenants, rfc3339,
 };
 use crate::ports::forwarding::Forwarding;
 use crate::storage::StorageError;
@@ -95,7 +95,7 @@ impl NodeControl for Node {
         self.rates.view(&self.metrics, self.clock.now(), &hosts)
     }
 
-    fn metrics(&self) -> String {
+    fn metrics(&self, format: MetricsFormat) -> String {
         // Upstreams of effects that a reload has taken away are not told of any more.
         self.metrics.breakers.reset();
         for breakers in self.running().into_iter().flat_map(Running::breakers) {
@@ -112,7 +112,10 @@ impl NodeControl for Node {
             self.metrics.clock_ahead_seconds.set(ahead_ms as f64 / 1_000.0);
         }
         self.show_storage();
-        self.metrics.render()
+        match format {
+            MetricsFormat::Classic => self.metrics.render(),
+            MetricsFormat::OpenMetrics => self.metrics.render_open_metrics(),
+        }
     }
 
     fn drain(&self) -> DrainStarted {

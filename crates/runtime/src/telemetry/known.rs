@@ -5,6 +5,7 @@ use prometheus::proto::MetricFamily;
 use prometheus::{Encoder as _, IntCounterVec, TextEncoder};
 
 use super::metrics::Metrics;
+use super::openmetrics;
 
 /// Reasons of dead letters that are refused control messages: by the wrong subject, or without a principal who may.
 pub const CONTROL_REFUSALS: [&str; 2] = ["control.subject", "control.principal"];
@@ -116,6 +117,12 @@ impl Metrics {
             .encode(&self.families(), &mut out)
             .expect("encoding into memory");
         String::from_utf8(out).expect("the text format is UTF-8")
+    }
+
+    /// The same series as OpenMetrics text, with exemplars.
+    #[must_use]
+    pub fn render_open_metrics(&self) -> String {
+        openmetrics::encode(&self.families(), &self.exemplars)
     }
 
     fn families(&self) -> Vec<MetricFamily> {

@@ -7,6 +7,7 @@ use super::Spans;
 use super::answers::AnswerSeries;
 use super::archive::ArchiveSeries;
 use super::audit::AuditSeries;
+use super::exemplars::ExemplarStore;
 use super::jobs::JobSeries;
 use super::register::{
     COUNTS, PREFIX, SECONDS, counter, counters, fraction, gauge, gauges, histogram, histograms,
@@ -20,6 +21,8 @@ pub struct Metrics {
     pub(super) registry: Registry,
     /// What is told to whoever collects traces.
     pub spans: Spans,
+    /// The newest traces of the buckets of histograms.
+    pub(super) exemplars: ExemplarStore,
     /// 1, with the `version` of the program.
     pub build_info: IntGaugeVec,
     /// Inputs by `kind` (event, result, timer, control) and `outcome` (applied, deferred, waiting, dead, or the
@@ -459,6 +462,7 @@ impl Metrics {
                 &["shard", "reason"],
             ),
             spans: Spans::default(),
+            exemplars: ExemplarStore::default(),
             registry,
         };
         metrics.begin();

@@ -1,4 +1,4 @@
-//! What is told of a call and of its command: series, lines of the log, spans.
+//! What is told of a call and of its command: series with exemplars, lines of the log, spans.
 
 use std::time::Duration;
 
@@ -36,9 +36,16 @@ impl Executor {
         self.record_span(call, class, took);
     }
 
-    /// Counts a call.
+    /// Counts a call. Its trace becomes the exemplar of its duration; where spans are sent, only a trace whose spans are.
     fn count_call(&self, call: &CallContext<'_>, class: &str, took: Duration) {
-        self.series.call_seconds.observe(took.as_secs_f64());
+        let seconds = took.as_secs_f64();
+        self.series.call_seconds.observe(seconds);
+        let spans = &self.metrics.spans;
+        let leads_on = !spans.is_on() || spans.takes(&call.traceparent);
+        if let Some(trace_id) = trace_id(call.command).filter(|_| leads_on) {
+            let now = self.clock.now();
+            self.series.call_exemplars.note(seconds, trace_id, now.0);
+        }
         self.metrics
             .effect_calls
             .with_label_values(&[self.definition.name.as_str(), class])

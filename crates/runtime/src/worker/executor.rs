@@ -34,8 +34,8 @@ use crate::kernel::ids::{CommandId, TenantId, TimeMs};
 use crate::ports::broker::{Broker, Message, WorkflowStreams};
 use crate::ports::clock::Clock;
 use crate::tasks::Tasks;
-use crate::telemetry::Metrics;
 use crate::telemetry::metrics::{Histogram, IntCounter, IntGauge};
+use crate::telemetry::{Exemplars, Metrics};
 pub(super) use next_attempt::Next;
 
 /// Longest delay of a negative acknowledgement. What is due later comes back in between and is given back again.
@@ -89,6 +89,7 @@ pub struct Executor {
 pub struct Series {
     pub(super) running: IntGauge,
     pub(super) call_seconds: Histogram,
+    pub(super) call_exemplars: Arc<Exemplars>,
     redelivered: IntCounter,
     succeeded: IntCounter,
     failed: IntCounter,
@@ -110,6 +111,7 @@ impl Series {
         Self {
             running: metrics.effect_commands_in_progress.with_label_values(&[effect]),
             call_seconds: metrics.effect_call_seconds.with_label_values(&[effect]),
+            call_exemplars: metrics.call_exemplars(effect),
             redelivered: metrics.effect_commands_redelivered.with_label_values(&[effect]),
             succeeded: results("succeeded"),
             failed: results("failed"),
