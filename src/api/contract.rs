@@ -9,6 +9,7 @@ use axum::http::Method;
 
 use super::endpoints::{Access, Endpoint, Kind};
 use super::entrance::TENANT_PREFIX;
+use crate::ports::control::MetricsFormat;
 
 /// A body as it is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +26,7 @@ pub enum Sent {
 pub struct Contract {
     /// Schema of the body that is read.
     pub reads: Option<&'static str>,
-    /// By status what is sent when it is done, and by the probes when it is not.
+    /// By status what is sent when it is done, and by the probes when it is not. A status may have several forms.
     pub sends: Vec<(u16, Sent)>,
     /// Statuses of problems that only this endpoint has.
     pub refuses: Vec<u16>,
@@ -48,6 +49,13 @@ impl Contract {
     /// The same body under another status.
     fn also(mut self, status: u16) -> Self {
         let (_, sent) = self.sends[0];
+        self.sends.push((status, sent));
+        self
+    }
+
+    /// The same in another form, where the client asks for it.
+    fn or(mut self, sent: Sent) -> Self {
+        let (status, _) = self.sends[0];
         self.sends.push((status, sent));
         self
     }
@@ -112,7 +120,7 @@ fn request(reads: &'static str) -> Contract {
 }
 
 fn process() -> Vec<Row> {
-    let metrics = Sent::Text("text/plain; version=0.0.4; charset=utf-8");
+    let metrics = |format: MetricsFormat| Sent::Text(format.content_type());
     let page = Sent::Text("text/markdown; charset=utf-8");
     let nothing = || Contract::of(204, Sent::Nothing);
     vec![
@@ -121,7 +129,10 @@ fn process() -> Vec<Row> {
         ("GET /errors/{code}", Contract::of(200, page)),
         ("GET /openapi.json", json("OpenApi")),
         ("GET /health", json("Health").also(503)),
-        ("GET /metrics", Contract::of(200, metrics)),
+        (
+            "GET /metrics",
+            Contract::of(200, metrics(MetricsFormat::Classic)).or(metrics(MetricsFormat::OpenMetrics)),
+        ),
         ("GET /info", json("Info")),
         (
             "POST /admin/drain",

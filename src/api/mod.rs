@@ -20,6 +20,7 @@ mod guard;
 pub mod instances;
 mod jobs;
 mod letters;
+mod negotiation;
 pub mod openapi;
 pub mod operations;
 mod pages;

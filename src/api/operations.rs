@@ -4,7 +4,7 @@ use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{Path, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::json;
@@ -13,6 +13,7 @@ use super::ApiState;
 use super::account;
 use super::extract::{PageParameters, Parameters, Shard};
 use super::instances::{body_of, sized};
+use super::negotiation;
 use super::problem::Problem;
 use crate::kernel::ids::TenantId;
 use crate::kernel::subject::Tenancy;
@@ -40,9 +41,15 @@ pub async fn ready(State(state): State<ApiState>) -> Response {
     (status(readiness.ready), Json(readiness)).into_response()
 }
 
-pub async fn metrics(State(state): State<ApiState>) -> Response {
-    let kind = "text/plain; version=0.0.4; charset=utf-8";
-    ([(header::CONTENT_TYPE, kind)], state.control.metrics()).into_response()
+/// All series, in the format that the client prefers.
+pub async fn metrics(State(state): State<ApiState>, headers: HeaderMap) -> Response {
+    let format = negotiation::metrics_format(&headers);
+    // A cache must not give one client what another one has asked for.
+    let told = [
+        (header::CONTENT_TYPE, format.content_type()),
+        (header::VARY, "accept"),
+    ];
+    (told, state.control.metrics(format)).into_response()
 }
 
 /// What happened in the last hour.

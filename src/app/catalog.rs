@@ -76,12 +76,17 @@ impl InForce {
     }
 }
 
-/// Series of what is in force, and of what the manifest names, are there from the start, so that an alert sees the first increase.
+/// Gives the tenants of the manifest series of their own, before the first that sends something gets some.
+pub(super) fn name_tenants(manifest: &Manifest, metrics: &Metrics) {
+    metrics.tenants.name_at_most(manifest.shard.metric_tenants);
+    for tenant in manifest.tenant_list().into_iter().flatten() {
+        metrics.tenants.name(tenant.as_str());
+    }
+}
+
+/// Series of what is in force are there from the start, so that an alert sees the first increase.
 pub(super) fn begin_series(manifest: &Manifest, in_force: &InForce, metrics: &Metrics) {
     in_force.show(metrics);
-    for tenant in manifest.tenant_list().into_iter().flatten() {
-        metrics.tenant_inputs(tenant.as_str(), 0, manifest.shard.metric_tenants);
-    }
     if !manifest.mode.runs_sagas() {
         return;
     }

@@ -21,8 +21,8 @@ use crate::kernel::trace;
 use crate::mdbx;
 use crate::ports::broker::{Expect, Message, Publication, PublishError};
 use crate::ports::control::{
-    BreakerForce, BreakerView, ControlError, DefinitionInfo, DrainStarted, Forced, Health, Info, NodeControl,
-    Published, RatesView, Readiness, ReloadError, Reloaded, Tenants, rfc3339,
+    BreakerForce, BreakerView, ControlError, DefinitionInfo, DrainStarted, Forced, Health, Info,
+    MetricsFormat, NodeControl, Published, RatesView, Readiness, ReloadError, Reloaded, Tenants, rfc3339,
 };
 use crate::ports::forwarding::Forwarding;
 use crate::storage::StorageError;
@@ -95,7 +95,7 @@ impl NodeControl for Node {
         self.rates.view(&self.metrics, self.clock.now(), &hosts)
     }
 
-    fn metrics(&self) -> String {
+    fn metrics(&self, format: MetricsFormat) -> String {
         // Upstreams of effects that a reload has taken away are not told of any more.
         self.metrics.breakers.reset();
         for breakers in self.running().into_iter().flat_map(Running::breakers) {
@@ -112,7 +112,10 @@ impl NodeControl for Node {
             self.metrics.clock_ahead_seconds.set(ahead_ms as f64 / 1_000.0);
         }
         self.show_storage();
-        self.metrics.render()
+        match format {
+            MetricsFormat::Classic => self.metrics.render(),
+            MetricsFormat::OpenMetrics => self.metrics.render_open_metrics(),
+        }
     }
 
     fn drain(&self) -> DrainStarted {
@@ -265,14 +268,14 @@ impl Node {
     fn show_storage(&self) {
         let bytes = |size: u64| i64::try_from(size).unwrap_or(i64::MAX);
         let metrics = &self.metrics;
-        metrics
-            .storage_limit_bytes
-            .set(bytes(self.manifest.storage.max_bytes));
+        let limit = bytes(self.manifest.storage.max_bytes);
+        metrics.storage.limit_bytes.set(limit);
         let open = self.running().map(|running| running.shards.all());
         for shard in open.into_iter().flatten() {
             if let Some(size) = mdbx::size(&shards::dir(&self.manifest, shard.index)) {
                 let gauge = metrics
-                    .storage_bytes
+                    .storage
+                    .bytes
                     .with_label_values(&[&shard.index.to_string()]);
                 gauge.set(bytes(size));
             }

@@ -104,6 +104,7 @@ impl Running {
     ) -> Result<Self, StartError> {
         let mut stages = Stages::default();
         let mut common = None;
+        catalog::name_tenants(parts.manifest, parts.metrics);
         let local = (parts.manifest.dispatch == Dispatch::Local)
             .then(|| Arc::new(Local::new(parts.manifest.limits.payload_bytes)));
         if let Some(local) = &local {

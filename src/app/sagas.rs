@@ -197,7 +197,7 @@ impl Common {
     ) -> Result<(Seat, ShardEndpoint), StartError> {
         let Opened { claimed, standing } = opened;
         let manifest = parts.manifest;
-        let (index, fence) = (claimed.shard, Arc::clone(&claimed.fence));
+        let (index, epoch, fence) = (claimed.shard, claimed.record.epoch, Arc::clone(&claimed.fence));
         let cluster = claimed.store.cluster_id();
         self.keeper.add(Kept::of(
             &claimed,
@@ -244,7 +244,7 @@ impl Common {
             metrics: Arc::clone(parts.metrics),
             tasks: parts.tasks.clone(),
         });
-        parts.metrics.shard_opened(index);
+        parts.metrics.shard_opened(index, epoch);
         let endpoint = endpoint(&shard);
         Ok((Seat { shard, relay }, endpoint))
     }

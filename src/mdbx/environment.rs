@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use libmdbx::TableFlags;
 
@@ -27,8 +28,8 @@ pub struct Environment {
     database: File,
     tables: &'static [&'static str],
     handles: Vec<Handle>,
-    /// Held while a transaction writes.
-    writer: Mutex<()>,
+    /// Held while a transaction writes; has how long the last commit waited for the disk.
+    writer: Mutex<Option<Duration>>,
     applying: Applying,
 }
 
@@ -53,7 +54,7 @@ impl Environment {
             handles: permanent_handles(&database, tables).map_err(from_mdbx)?,
             database,
             tables,
-            writer: Mutex::new(()),
+            writer: Mutex::default(),
             applying: Applying::open(dir)?,
         })
     }
@@ -67,10 +68,10 @@ impl Environment {
         work: impl FnOnce(&Writing<'_>) -> Result<R, E>,
     ) -> Result<R, E> {
         // Whoever panicked with it has given up its transaction.
-        let _alone = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waited = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let transaction = Transaction::begin(&self.database).map_err(from_mdbx)?;
         let result = work(&View::of(self, &transaction))?;
-        transaction.commit().map_err(from_mdbx)?;
+        *waited = Some(transaction.commit_measured().map_err(from_mdbx)?);
         Ok(result)
     }
 
@@ -229,6 +230,10 @@ impl Transactions for Environment {
     fn applying(&self) -> Option<Suspect> {
         self.applying.read()
     }
+
+    fn last_sync(&self) -> Option<Duration> {
+        *self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// MDBX has no page checksums, so every value carries one over its key and itself.
@@ -264,6 +269,25 @@ mod tests {
             .read(|view| Ok((view.get(0, b"k")?, view.get(1, b"x")?, view.count(0)?)))
             .expect("reads");
         assert_eq!(seen, (Some(b"v".to_vec()), None, 1));
+    }
+
+    #[test]
+    fn a_commit_tells_how_long_it_waited_for_the_disk_and_an_aborted_transaction_does_not() {
+        let dir = tempfile::tempdir().expect("folder");
+        let environment = open(dir.path());
+        assert_eq!(environment.last_sync(), None);
+        let aborted: Result<(), StorageError> = environment.write(|view| {
+            view.put(0, b"k", b"v".to_vec())?;
+            Err(StorageError::Failed("no".to_owned()))
+        });
+        assert!(aborted.is_err());
+        assert_eq!(environment.last_sync(), None);
+        environment
+            .write::<_, StorageError>(|view| view.put(0, b"k", vec![7; 1 << 20]))
+            .expect("commits");
+        let waited = environment.last_sync().expect("it has committed");
+        let plausible = Duration::from_micros(15)..Duration::from_mins(1);
+        assert!(plausible.contains(&waited), "{waited:?}");
     }
 
     #[test]

@@ -12,7 +12,9 @@
 
 use std::ffi::{CString, c_int};
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
+use std::time::Duration;
 
 use mdbx_sys as ffi;
 
@@ -113,7 +115,7 @@ impl<K> Transaction<'_, K> {
 
     /// Number of rows, which the table's root knows.
     pub fn rows(&self, table: Handle) -> Result<u64, Error> {
-        let mut stat = std::mem::MaybeUninit::<ffi::MDBX_stat>::zeroed();
+        let mut stat = MaybeUninit::<ffi::MDBX_stat>::zeroed();
         // SAFETY: the transaction is open, and the size given is that of what is written to.
         checked(unsafe {
             ffi::mdbx_dbi_stat(
@@ -142,12 +144,30 @@ impl<K> Transaction<'_, K> {
 impl Transaction<'_, Write> {
     /// Makes everything written durable at once.
     pub fn commit(self) -> Result<(), Error> {
+        self.commit_into(None)
+    }
+
+    /// The same; how long it took to write the pages to the disk and to sync them, to 15 µs.
+    ///
+    /// The library writes the pages of a small commit through to the disk, so that writing them is syncing them: only the sum of both
+    /// says how long the disk was waited for.
+    pub fn commit_measured(self) -> Result<Duration, Error> {
+        let mut latency = MaybeUninit::zeroed();
+        self.commit_into(Some(&mut latency))?;
+        // SAFETY: all of it is numbers, for which zeroes are valid, too.
+        let latency = unsafe { latency.assume_init() };
+        Ok(fractions(latency.write) + fractions(latency.sync))
+    }
+
+    /// Commits, and writes to `latency` how long the parts of it took.
+    fn commit_into(self, latency: Option<&mut MaybeUninit<ffi::MDBX_commit_latency>>) -> Result<(), Error> {
         // The call ends the transaction, whatever it answers; the one exception, a call from another thread,
         // cannot happen, since a transaction cannot be sent to one.
         let raw = self.raw;
         std::mem::forget(self);
-        // SAFETY: `raw` is open, and nothing uses it afterwards.
-        checked(unsafe { ffi::mdbx_txn_commit_ex(raw.as_ptr(), ptr::null_mut()) })
+        let latency = latency.map_or(ptr::null_mut(), MaybeUninit::as_mut_ptr);
+        // SAFETY: `raw` is open, and nothing uses it afterwards; `latency` is null, or has room for what is written.
+        checked(unsafe { ffi::mdbx_txn_commit_ex(raw.as_ptr(), latency) })
     }
 
     /// The table of this name, made where it does not exist. Until the commit it is there for this transaction only.
@@ -304,6 +324,11 @@ unsafe fn copied(bytes: &Bytes) -> Vec<u8> {
     }
     // SAFETY: as the caller says.
     unsafe { std::slice::from_raw_parts(bytes.iov_base.cast::<u8>(), bytes.iov_len) }.to_vec()
+}
+
+/// The library counts time in parts of 1/65,536 s.
+fn fractions(count: u32) -> Duration {
+    Duration::from_nanos(u64::from(count) * 1_000_000_000 / 65_536)
 }
 
 fn checked(code: c_int) -> Result<(), Error> {

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use crate::api::caller::{event, get, post, until};
+use crate::api::caller::{Answer, event, get, post, until};
 use crate::api::schedules::LEAP;
-use crate::support::rig::{Rig, order_payload};
+use crate::support::rig::{Rig, TENANT, event_body, order_payload};
 
 /// Each row of docs/metrics.md of a counter with labels.
 fn labelled_counters() -> BTreeSet<String> {
@@ -50,12 +50,62 @@ async fn each_labelled_counter_is_there_with_0_before_anything_has_happened() {
         "job_instances_total{outcome=\"ignored\",verb=\"discard_letters\"}",
         "readers_rebuilt_total{reason=\"broken\",stream=\"AGGREGATE_EVENTS\"}",
         "schedule_runs_total{outcome=\"skipped_overlap\",saga=\"leap\"}",
+        "effect_commands_redelivered_total{effect=\"payments-charge\"}",
+        "tenant_dead_letters_total{tenant=\"globex\"}",
+        "tenant_effect_calls_total{outcome=\"failed\",tenant=\"globex\"}",
         "tenant_inputs_total{tenant=\"globex\"}",
+        "tenant_instances_ended_total{phase=\"failed\",tenant=\"globex\"}",
+        "tenant_instances_started_total{tenant=\"other\"}",
         "tenant_inputs_total{tenant=\"other\"}",
     ] {
         let line = format!("saga_runner_{series} 0");
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_for_an_event_with_a_trace_leaves_the_trace_on_the_bucket_of_its_duration() {
+    const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let mut rig = Rig::new(None, "30m", Duration::ZERO, json!({})).await;
+    rig.start().await;
+    let url = rig.url(&format!("/v1/tenants/{TENANT}/events"));
+    let request = rig.client.post(url).header("content-type", "application/json");
+    let request = request.header("traceparent", format!("00-{TRACE}-00f067aa0ba902b7-01"));
+    let body = event_body("Order", "happy-1", "Placed", &order_payload("happy-1"));
+    let answer = Answer::of(request.body(body)).await;
+    assert_eq!(answer.status, 202, "{answer:?}");
+    rig.wait_for("order", "happy-1", |view| view["phase"] == "completed")
+        .await;
+
+    let accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2,*/*;q=0.1";
+    let request = rig.client.get(rig.url("/metrics")).header("accept", accept);
+    let open = Answer::of(request).await;
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    assert_eq!((open.status, open.kind.as_str()), (200, kind), "{}", open.text);
+    assert!(open.text.ends_with("\n# EOF\n"), "{}", open.text);
+    let bucket = "saga_runner_effect_call_seconds_bucket{effect=\"payments-charge\",le=\"";
+    let marked = format!(" # {{trace_id=\"{TRACE}\"}} ");
+    let found = open.text.lines().find_map(|line| {
+        let (sample, exemplar) = line.strip_prefix(bucket)?.split_once(&marked)?;
+        let (bound, _) = sample.split_once('"')?;
+        let (value, time) = exemplar.split_once(' ')?;
+        Some([bound, value, time].map(|number| number.parse::<f64>().expect("a number")))
+    });
+    let [bound, value, time] = found.unwrap_or_else(|| panic!("no exemplar\n{}", open.text));
+    assert!(
+        value > 0.0 && value <= bound,
+        "{value} in the bucket up to {bound}"
+    );
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+    assert!((now.as_secs_f64() - time).abs() < 600.0, "{time}");
+
+    let classic = get(&rig, "/metrics").await;
+    assert_eq!(classic.kind, "text/plain; version=0.0.4; charset=utf-8");
+    assert!(
+        classic.text.contains("le=\"1\"") && !classic.text.contains(TRACE) && !classic.text.contains("# EOF"),
+        "{}",
+        classic.text
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -229,28 +229,55 @@ fn rules() -> Vec<Value> {
     groups.flat_map(|group| list(&group["rules"]).to_vec()).collect()
 }
 
+/// What a dashboard asks Prometheus for: the values of its variables, as a count by their label, and the queries of its panels.
+fn queries(dashboard: &Value) -> Vec<String> {
+    let variables = list(&dashboard["templating"]["list"]).iter();
+    let asked = variables.filter_map(|variable| variable["query"]["query"].as_str());
+    // `label_values(SERIES, LABEL)`.
+    let values = asked.map(|query| {
+        let inner = query
+            .strip_prefix("label_values(")
+            .and_then(|rest| rest.strip_suffix(')'));
+        let (series, label) = inner
+            .and_then(|inner| inner.rsplit_once(", "))
+            .expect("label_values");
+        format!("count by ({label}) ({series})")
+    });
+    let panels = list(&dashboard["panels"]).iter();
+    let targets = panels.flat_map(|panel| list(&panel["targets"]));
+    let targets = targets.filter(|target| target["datasource"]["type"] == "prometheus");
+    let exprs = targets.map(|target| text(target, "expr").to_owned());
+    values.chain(exprs).collect()
+}
+
+#[test]
+fn each_query_of_a_dashboard_asks_for_the_chosen_clusters_alone() {
+    for (file, dashboard) in dashboards() {
+        let queries = queries(&dashboard);
+        // The one that lists the clusters.
+        let (of_clusters, others): (Vec<_>, Vec<_>) = queries
+            .iter()
+            .partition(|expr| expr.starts_with("count by (cluster) "));
+        assert_eq!(of_clusters.len(), 1, "{file}: {of_clusters:?}");
+        for expr in others {
+            let series = named(expr).series;
+            let is_filtered = |(_, labels): &(String, BTreeSet<String>)| labels.contains("cluster");
+            assert!(series.iter().all(is_filtered), "{file}: {expr}");
+            assert_eq!(
+                expr.matches("cluster=~\"$cluster\"").count(),
+                series.len(),
+                "{file}: {expr}"
+            );
+        }
+    }
+}
+
 #[test]
 fn dashboards_ask_for_what_the_runner_exports() {
     let exported = exported();
     let mut asked = 0;
     for (file, dashboard) in dashboards() {
-        let variables = list(&dashboard["templating"]["list"]).iter();
-        let queries = variables.filter_map(|variable| variable["query"]["query"].as_str());
-        // `label_values(SERIES, LABEL)`.
-        let values = queries.map(|query| {
-            let inner = query
-                .strip_prefix("label_values(")
-                .and_then(|rest| rest.strip_suffix(')'));
-            let (series, label) = inner
-                .and_then(|inner| inner.rsplit_once(", "))
-                .expect("label_values");
-            format!("count by ({label}) ({series})")
-        });
-        let panels = list(&dashboard["panels"]).iter();
-        let targets = panels.flat_map(|panel| list(&panel["targets"]));
-        let targets = targets.filter(|target| target["datasource"]["type"] == "prometheus");
-        let exprs = targets.map(|target| text(target, "expr").to_owned());
-        for expr in values.chain(exprs) {
+        for expr in queries(&dashboard) {
             asked += 1;
             assert_eq!(
                 mistakes(&expr, &exported, &[]),

@@ -32,6 +32,7 @@ take target task tasks template tenancy terminate terms text thread time timer t
 total trace trait transactions tries troubles turn type unacknowledged undone unfit unknown unreadable unsendable
 update updated use uses value values verb verdict version versions view violation watch way workflow written
 answered applied became brief happened on patience reached replacement start
+format redelivered sync
 ";
 
 /// Four words for what does not go on, each for one thing; others for the same are not written in these texts.

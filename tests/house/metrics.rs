@@ -45,7 +45,7 @@ pub fn registering() -> String {
         .split_once("pub fn new() -> Self {")
         .expect("where they are registered");
     let (code, _) = code.split_once("\nimpl Default for").expect("and by default");
-    ["answers", "archive", "audit"]
+    ["answers", "archive", "audit", "jobs", "storage", "tenants"]
         .map(|part| read(format!("crates/runtime/src/telemetry/{part}.rs")))
         .concat()
         + code
@@ -75,9 +75,14 @@ fn series() -> Vec<Series> {
 fn the_reference_of_the_series_is_that_of_the_code() {
     let mut page = String::from(
         "# Metrics\n\nGenerated: `UPDATE_METRICS=1 cargo test --test house metrics`. A test compares it with the code.\n\n\
-         `GET /metrics` prints these series in the text format of Prometheus, and the usual `process_*` series. Counters end in `_total`. \
+         `GET /metrics` prints these series, and the usual `process_*` series. Counters end in `_total`. \
          [operations.md](operations.md#what-to-watch)\nsays what their labels mean and what to do about them; alerts and dashboards for them are in \
-         `deploy/` ([deploying.md](deploying.md)).\n\n| Series | Type | Labels | Help |\n|---|---|---|---|\n",
+         `deploy/` ([deploying.md](deploying.md)).\n\n\
+         The header `Accept` of the request chooses the format. A client that names `application/openmetrics-text` (version 1.0.0, or none) with a \
+         higher weight\nthan `text/plain` gets OpenMetrics 1.0, whose buckets of `saga_runner_effect_call_seconds` have the traces of calls as \
+         [exemplars](operations.md#from-a-series-to-a-trace);\nPrometheus does. All others, VictoriaMetrics among them, get the text format of Prometheus \
+         (0.0.4). Both have the same series. They differ in the\nlabel `le` of whole numbers, which is `1.0` in OpenMetrics and `1` in the other.\n\n\
+         | Series | Type | Labels | Help |\n|---|---|---|---|\n",
     );
     let series = series();
     assert!(series.len() > 45, "{}", series.len());

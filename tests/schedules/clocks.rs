@@ -9,7 +9,7 @@ use saga_runner::config::Manifest;
 use saga_runner::kernel::ids::TimeMs;
 use saga_runner::ports::broker::{Expect, Publication};
 use saga_runner::ports::clock::Clock;
-use saga_runner::ports::control::{Health, NodeControl as _, Readiness};
+use saga_runner::ports::control::{Health, MetricsFormat, NodeControl as _, Readiness};
 use saga_runner::telemetry::Metrics;
 use serde_json::json;
 
@@ -165,7 +165,7 @@ async fn timers_go_by_the_brokers_time(ahead_ms: i64, told: &str) {
     let (ok, detail) = clock_check(&health);
     assert!(!ok && detail.contains(told), "{detail}");
     let shown = if ahead_ms > 0 { "3599." } else { "-3599." };
-    let metrics = stage.node.metrics();
+    let metrics = stage.node.metrics(MetricsFormat::Classic);
     let line = format!("saga_runner_clock_ahead_seconds {shown}");
     assert!(metrics.contains(&line), "{line} is not in {metrics}");
 

@@ -58,10 +58,15 @@ async fn dies_mid_call(rig: Rig) {
     let first = rig.worker(definition(1), &server.uri());
     calls(&server, 1).await;
     drop(first);
-    let second = rig.worker(definition(1), &server.uri());
+    let (second, metrics) = rig.measured(vec![definition(1)], &server.uri());
     let result = rig.result(&item).await;
     assert_eq!(result["result_type"], "Succeeded");
     assert_eq!(result["payload"]["id"], "c-1");
+    let redelivered = metrics.effect_commands_redelivered.with_label_values(&["charge"]);
+    assert!(
+        redelivered.get() >= 1,
+        "the second worker got what the first one had"
+    );
     assert_eq!(result["metadata"]["key"], "o-1");
     assert_eq!(rig.messages(&rig.streams.events).await, 1);
     let requests = calls(&server, 2).await;

@@ -209,7 +209,7 @@ impl<'n> Carried<'n> {
             failed = progress.failed,
             "job ended"
         );
-        let ended = &self.node.metrics.jobs_ended;
+        let ended = &self.node.metrics.jobs.ended;
         ended.with_label_values(&[how.as_str()]).inc();
         let entries = self.entries();
         for number in 0..record.selection.chunks {

@@ -112,7 +112,7 @@ async fn open(node: &Node) -> Vec<Listed> {
 async fn carry_on(node: &Node, holder: &str, listed: Listed) -> String {
     let ended = match Carried::take(node, holder, &listed).await {
         Ok(Some(mut job)) => {
-            let running = &node.metrics.jobs_running;
+            let running = &node.metrics.jobs.running;
             running.inc();
             let ended = job.run().await;
             running.dec();

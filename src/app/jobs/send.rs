@@ -156,7 +156,7 @@ impl Carried<'_> {
             ("ignored", ignored(now).saturating_sub(ignored(before))),
             ("failed", now.failed.saturating_sub(before.failed)),
         ] {
-            let counter = &self.node.metrics.job_instances;
+            let counter = &self.node.metrics.jobs.instances;
             counter.with_label_values(&[verb, outcome]).inc_by(count);
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use saga_runner_kernel::ids::{SagaName, TenantId, TimeMs};
+use saga_runner_kernel::ids::{InstanceId, SagaName, TenantId, TimeMs};
 use saga_runner_kernel::input::{Input, InputBody};
 use saga_runner_kernel::patch::{Note, Outcome};
 use saga_runner_kernel::record::Phase;
@@ -11,7 +11,7 @@ use saga_runner_kernel::record::Phase;
 #[derive(Debug, Default)]
 pub struct Counts {
     pub inputs: BTreeMap<(&'static str, &'static str), u64>,
-    pub tenants: BTreeMap<TenantId, u64>,
+    pub tenants: BTreeMap<TenantId, TenantCounts>,
     pub started: BTreeMap<SagaName, u64>,
     pub ended: BTreeMap<(SagaName, &'static str), u64>,
     pub finally_failed: BTreeMap<SagaName, u64>,
@@ -27,6 +27,16 @@ pub struct Counts {
     pub fired_late_source: u64,
 }
 
+/// What a batch did for one tenant.
+#[derive(Debug, Default)]
+pub struct TenantCounts {
+    /// 0 where all that came were messages that nobody can read, which may name any tenant.
+    pub inputs: u64,
+    pub started: u64,
+    pub ended: BTreeMap<&'static str, u64>,
+    pub dead: u64,
+}
+
 impl Counts {
     pub fn input(&mut self, input: &Input, outcome: Outcome) {
         let outcome = match outcome {
@@ -40,12 +50,11 @@ impl Counts {
     /// Counts the input by what it is, and by its tenant.
     fn counted(&mut self, input: &Input, outcome: &'static str) {
         *self.inputs.entry((kind(input), outcome)).or_default() += 1;
-        let tenant = &input.instance.tenant;
-        if let Some(count) = self.tenants.get_mut(tenant) {
-            *count += 1;
-        } else {
-            self.tenants.insert(tenant.clone(), 1);
-        }
+        self.of_tenant(&input.instance.tenant).inputs += 1;
+    }
+
+    fn of_tenant(&mut self, tenant: &TenantId) -> &mut TenantCounts {
+        self.tenants.entry(tenant.clone()).or_default()
     }
 
     /// The input waits behind a dead letter.
@@ -53,11 +62,19 @@ impl Counts {
         self.counted(input, "waiting");
     }
 
-    /// The input, or what never became one, is a dead letter.
-    pub fn dead(&mut self, input: Option<&Input>, reason: &str) {
-        if let Some(input) = input {
-            self.counted(input, "dead");
-        }
+    /// The input is a dead letter.
+    pub fn dead(&mut self, input: &Input, reason: &str) {
+        self.counted(input, "dead");
+        self.letter(&input.instance.tenant, reason);
+    }
+
+    /// A message that cannot be read, and so never became an input of the tenant, is a dead letter.
+    pub fn unreadable(&mut self, tenant: &TenantId, reason: &str) {
+        self.letter(tenant, reason);
+    }
+
+    fn letter(&mut self, tenant: &TenantId, reason: &str) {
+        self.of_tenant(tenant).dead += 1;
         *self.dead.entry(reason.to_owned()).or_default() += 1;
     }
 
@@ -66,12 +83,15 @@ impl Counts {
         self.forgotten += letters as u64;
     }
 
-    pub fn started(&mut self, saga: &SagaName) {
-        *self.started.entry(saga.clone()).or_default() += 1;
+    pub fn started(&mut self, id: &InstanceId) {
+        *self.started.entry(id.saga.clone()).or_default() += 1;
+        self.of_tenant(&id.tenant).started += 1;
     }
 
-    pub fn ended(&mut self, saga: &SagaName, phase: Phase) {
-        *self.ended.entry((saga.clone(), phase.as_str())).or_default() += 1;
+    pub fn ended(&mut self, id: &InstanceId, phase: Phase) {
+        let phase = phase.as_str();
+        *self.ended.entry((id.saga.clone(), phase)).or_default() += 1;
+        *self.of_tenant(&id.tenant).ended.entry(phase).or_default() += 1;
     }
 
     /// What happened to an instance, as far as it is counted.

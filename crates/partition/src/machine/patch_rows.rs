@@ -37,7 +37,7 @@ impl Run<'_> {
         self.tell_decision(input, before.as_ref(), &patch);
         let begins = before.is_none() && (patch.record.is_some() || patch.ended.is_some());
         if begins {
-            self.staged.counts.started(&id.saga);
+            self.staged.counts.started(id);
         }
         let work = match self.ground.keep.work_bytes {
             0 => Vec::new(),
@@ -145,7 +145,7 @@ impl Run<'_> {
         self.write_history(input, previous, &mut summary.record, entry, log_sequence)?;
         self.list_ended(id, &mut summary.record, log_sequence)?;
         if !before.is_some_and(|before| has_ended(before, &summary.record)) {
-            self.staged.counts.ended(&id.saga, summary.record.phase);
+            self.staged.counts.ended(id, summary.record.phase);
         }
         self.staged.ended += 1;
         if self.ground.keep.tenants.contains_key(&id.tenant) {

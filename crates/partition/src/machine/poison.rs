@@ -252,7 +252,7 @@ impl Run<'_> {
             about: None,
             met: None,
         };
-        self.staged.counts.dead(None, message.reason);
+        self.staged.counts.unreadable(&message.tenant, message.reason);
         self.staged.story.unreadable(message, stream, number);
         self.batch.put_dead_letter(number, &letter)
     }

@@ -106,7 +106,7 @@ impl Run<'_> {
     pub fn count(&mut self, input: &Input, what: Told<'_>) {
         match what {
             Told::Outcome(outcome, _) => self.staged.counts.input(input, outcome),
-            Told::Dead { reason, .. } => self.staged.counts.dead(Some(input), reason),
+            Told::Dead { reason, .. } => self.staged.counts.dead(input, reason),
             Told::Waits => self.staged.counts.waiting(input),
         }
         if let Some(watch) = self.ground.watch {

@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::rows::Suspect;
 use super::{Capture, Decision, ReadWork, Snapshots, StorageError, Transactions, WriteSet, WriteWork};
@@ -53,6 +54,10 @@ impl Transactions for Captured {
 
     fn applying(&self) -> Option<Suspect> {
         self.store.applying()
+    }
+
+    fn last_sync(&self) -> Option<Duration> {
+        self.store.last_sync()
     }
 }
 

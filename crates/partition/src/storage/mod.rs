@@ -37,6 +37,8 @@ pub use seen::{HistoryPage, Seen};
 pub use write::Batch;
 pub use write_set::{Capture, WriteSet};
 
+use std::time::Duration;
+
 use rows::Suspect;
 
 /// Index of a table in [`tables::NAMES`].
@@ -150,6 +152,11 @@ pub trait Transactions: Snapshots {
 
     /// What was noted last; none where that is lost.
     fn applying(&self) -> Option<Suspect>;
+
+    /// How long the last commit waited for the disk to take what it wrote; none where there is no disk, or no commit yet.
+    fn last_sync(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// What is done in a transaction.

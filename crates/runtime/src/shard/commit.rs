@@ -194,16 +194,21 @@ impl ShardLoop {
         gauge.set(i64::try_from(self.partition.blocked).unwrap_or(i64::MAX));
     }
 
+    /// Shows how many timers are due and have not fired, and how late the earliest is.
     pub fn show_overdue(&self, timers: usize) {
         let shard = self.index.to_string();
         let gauge = self.metrics.timers_overdue.with_label_values(&[&shard]);
         gauge.set(i64::try_from(timers).unwrap_or(i64::MAX));
+        let now = self.clock.now();
+        let due = self.partition.next_due.unwrap_or(now);
+        let gauge = self.metrics.timers_overdue_seconds.with_label_values(&[&shard]);
+        gauge.set(now.0.saturating_sub(due.0).max(0) / 1_000);
     }
 
     /// 1 while the storage is full.
     pub fn full_gauge(&self) -> IntGauge {
         let shard = self.index.to_string();
-        self.metrics.storage_full.with_label_values(&[&shard])
+        self.metrics.storage.full.with_label_values(&[&shard])
     }
 
     fn storage_full(&self, message: String) {
@@ -392,6 +397,10 @@ impl ShardLoop {
         let (answers, found) = applied?;
         let took = self.clock.monotonic().saturating_sub(begin);
         self.metrics.commit_seconds.observe(took.as_secs_f64());
+        if let Some(synced) = self.store.last_sync() {
+            let series = &self.metrics.storage.commit_sync_seconds;
+            series.observe(synced.as_secs_f64());
+        }
         if prune || staged.ended > 0 {
             self.pruned(staged.pruned);
         }
@@ -451,7 +460,6 @@ impl ShardLoop {
         self.show_blocked();
         staged.story.tell(self.index);
         spans::record(&self.metrics.spans, &staged.story, self.index, taken);
-        figures::count_tenants(&staged.counts, &self.metrics, self.settings.metric_tenants);
         figures::count(&staged.counts, &self.metrics, now);
         if staged
             .counts

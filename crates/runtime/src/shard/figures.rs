@@ -5,7 +5,7 @@ use saga_runner_partition::machine::counts::Counts;
 use super::mailbox::{Arrival, Delivery, Unreadable};
 use crate::kernel::ids::TimeMs;
 use crate::kernel::patch::IgnoreReason;
-use crate::telemetry::{CONTROL_REFUSALS, Metrics};
+use crate::telemetry::{CONTROL_REFUSALS, Metrics, TenantSeries};
 
 /// Refused messages of one commit that have a line of their own.
 const AUDITED_MAX: usize = 8;
@@ -53,14 +53,33 @@ pub(super) fn begin(metrics: &Metrics) {
     }
 }
 
-/// Adds how many inputs each tenant had.
-pub(super) fn count_tenants(counts: &Counts, metrics: &Metrics, named_max: usize) {
-    for (tenant, count) in &counts.tenants {
-        metrics.tenant_inputs(tenant.as_str(), *count, named_max);
+/// Adds what was done for each tenant.
+fn count_tenants(counts: &Counts, series: &TenantSeries) {
+    for (tenant, done) in &counts.tenants {
+        let tenant = tenant.as_str();
+        // What nobody can read takes no tenant's place: it may name as many as it likes.
+        if done.inputs > 0 {
+            series.name(tenant);
+        }
+        let label = series.label(tenant);
+        for (counter, count) in [
+            (&series.inputs, done.inputs),
+            (&series.instances_started, done.started),
+            (&series.dead_letters, done.dead),
+        ] {
+            counter.with_label_values(&[label]).inc_by(count);
+        }
+        for (phase, count) in &done.ended {
+            series
+                .instances_ended
+                .with_label_values(&[label, *phase])
+                .inc_by(*count);
+        }
     }
 }
 
 pub(super) fn count(counts: &Counts, metrics: &Metrics, now: TimeMs) {
+    count_tenants(counts, &metrics.tenants);
     for ((kind, outcome), count) in &counts.inputs {
         metrics
             .inputs

@@ -42,7 +42,8 @@ pub struct Settings {
     pub timer_hold_max: Millis,
     /// Pause before a batch is tried again that found no room on the disk. Default 1 s.
     pub full_pause: Millis,
-    /// Tenants that metrics name, the first that send something; all others together are `other`. Default 50.
+    /// Tenants that metrics name, those of the manifest and then the first that send something; all others together are `other`.
+    /// Default 50.
     pub metric_tenants: usize,
 }
 

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use saga_runner_partition::storage::{
     Captured, Decision, Log, Row, Snapshots, TableIndex, Transactions, WriteRows, WriteSet, in_transaction,
@@ -160,6 +161,12 @@ impl Store {
             }
         })?;
         applied
+    }
+
+    /// How long the last commit waited for the disk: see [`Transactions::last_sync`].
+    #[must_use]
+    pub fn last_sync(&self) -> Option<Duration> {
+        self.transactions.last_sync()
     }
 
     /// Notes which input is being applied: see [`Transactions::note_applying`].

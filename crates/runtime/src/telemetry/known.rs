@@ -1,11 +1,11 @@
 //! What is done with the series: they are written for Prometheus, begin with 0 where their labels are known beforehand, and come
 //! and go with sagas, shards and tenants.
 
-use std::sync::PoisonError;
-
+use prometheus::proto::MetricFamily;
 use prometheus::{Encoder as _, IntCounterVec, TextEncoder};
 
 use super::metrics::Metrics;
+use super::openmetrics;
 
 /// Reasons of dead letters that are refused control messages: by the wrong subject, or without a principal who may.
 pub const CONTROL_REFUSALS: [&str; 2] = ["control.subject", "control.principal"];
@@ -105,20 +105,30 @@ const RUNS: [&str; 7] = [
 /// Classes of calls that any upstream may come to; those that a definition names begin with their first call.
 const CLASSES: [&str; 5] = ["ambiguous", "permanent", "throttled", "timeout", "transient"];
 
-/// The tenants that have no label of their own.
-const OTHER: &str = "other";
+/// Phases in which instances end.
+pub(super) const PHASES: [&str; 4] = ["completed", "failed", "cancelled", "compensation_failed"];
 
 impl Metrics {
-    /// All series in the Prometheus text format, those of the process included.
+    /// All series in the text format of Prometheus, those of the process included.
     #[must_use]
     pub fn render(&self) -> String {
-        let mut families = self.registry.gather();
-        families.extend(prometheus::gather());
         let mut out = Vec::new();
         TextEncoder::new()
-            .encode(&families, &mut out)
+            .encode(&self.families(), &mut out)
             .expect("encoding into memory");
         String::from_utf8(out).expect("the text format is UTF-8")
+    }
+
+    /// The same series as OpenMetrics text, with exemplars.
+    #[must_use]
+    pub fn render_open_metrics(&self) -> String {
+        openmetrics::encode(&self.families(), &self.exemplars)
+    }
+
+    fn families(&self) -> Vec<MetricFamily> {
+        let mut families = self.registry.gather();
+        families.extend(prometheus::gather());
+        families
     }
 
     /// Series with labels that are known beforehand are there from the start, so that an alert sees the first increase.
@@ -126,10 +136,9 @@ impl Metrics {
         self.build_info
             .with_label_values(&[env!("CARGO_PKG_VERSION")])
             .set(1);
-        let known: [(&IntCounterVec, &[&str]); 8] = [
+        let known: [(&IntCounterVec, &[&str]); 7] = [
             (&self.audit.dropped, &AUDIT_DROPS),
             (&self.dead_letters, &DEAD_LETTER_REASONS),
-            (&self.inputs_of_tenants, &[OTHER]),
             (&self.spans_dropped, &["queue", "export"]),
             (&self.controls_refused, &CONTROL_REFUSALS),
             (&self.definition_reloads, &["done", "refused"]),
@@ -144,7 +153,7 @@ impl Metrics {
                     "failed",
                 ],
             ),
-            (&self.jobs_ended, &["completed", "stopped", "failed"]),
+            (&self.jobs.ended, &["completed", "stopped", "failed"]),
         ];
         for (counter, values) in known {
             for value in values {
@@ -170,7 +179,7 @@ impl Metrics {
     pub fn jobs_known(&self, verbs: &[&str]) {
         for verb in verbs {
             for outcome in ["applied", "ignored", "failed"] {
-                self.job_instances.with_label_values(&[verb, outcome]);
+                self.jobs.instances.with_label_values(&[verb, outcome]);
             }
         }
     }
@@ -182,6 +191,7 @@ impl Metrics {
             self.effect_calls.with_label_values(&[effect, class]);
         }
         self.effect_calls.with_label_values(&[effect, "succeeded"]);
+        self.effect_commands_redelivered.with_label_values(&[effect]);
     }
 
     /// The runs of a saga are planned by a schedule.
@@ -195,7 +205,7 @@ impl Metrics {
     pub fn saga_activated(&self, saga: &str) {
         self.instances_started.with_label_values(&[saga]);
         self.finally_effects_failed.with_label_values(&[saga]);
-        for phase in ["completed", "failed", "cancelled", "compensation_failed"] {
+        for phase in PHASES {
             self.instances_ended.with_label_values(&[saga, phase]);
         }
         for what in ["step", "compensation"] {
@@ -203,9 +213,13 @@ impl Metrics {
         }
     }
 
-    /// The shard is open in this process.
-    pub fn shard_opened(&self, shard: u16) {
-        self.shards_open.with_label_values(&[&shard.to_string()]).set(1);
+    /// The shard is open in this process, by its claim with this epoch.
+    pub fn shard_opened(&self, shard: u16, epoch: u64) {
+        let shard = shard.to_string();
+        self.shards_open.with_label_values(&[&shard]).set(1);
+        self.shard_epoch
+            .with_label_values(&[&shard])
+            .set(i64::try_from(epoch).unwrap_or(i64::MAX));
     }
 
     /// The shard is closed: drops its gauges, and the reason why it was `halted`.
@@ -217,9 +231,11 @@ impl Metrics {
             &self.instances_blocked,
             &self.shards_catching_up,
             &self.timers_overdue,
+            &self.timers_overdue_seconds,
+            &self.shard_epoch,
             &self.dead_letters_present,
-            &self.storage_bytes,
-            &self.storage_full,
+            &self.storage.bytes,
+            &self.storage.full,
             &self.outbox_oldest_seconds,
             &self.outbox_refused,
         ] {
@@ -228,44 +244,6 @@ impl Metrics {
         }
         if let Some(reason) = halted {
             drop(self.shards_halted.remove_label_values(&[&shard, reason]));
-        }
-    }
-
-    /// Counts inputs of a tenant. At most `named_max` tenants have a label of their own, the first that come: a series for each tenant of
-    /// thousands would cost more than it tells.
-    pub fn tenant_inputs(&self, tenant: &str, count: u64, named_max: usize) {
-        let mut named = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
-        if !named.contains(tenant) && named.len() < named_max {
-            named.insert(tenant.to_owned());
-        }
-        let label = if named.contains(tenant) { tenant } else { OTHER };
-        self.inputs_of_tenants.with_label_values(&[label]).inc_by(count);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tenants_beyond_the_bound_are_counted_together() {
-        let metrics = Metrics::new();
-        for (tenant, count) in [
-            ("acme", 1),
-            ("globex", 2),
-            ("initech", 3),
-            ("acme", 4),
-            ("umbrella", 5),
-        ] {
-            metrics.tenant_inputs(tenant, count, 2);
-        }
-        let text = metrics.render();
-        for line in [
-            "saga_runner_tenant_inputs_total{tenant=\"acme\"} 5",
-            "saga_runner_tenant_inputs_total{tenant=\"globex\"} 2",
-            "saga_runner_tenant_inputs_total{tenant=\"other\"} 8",
-        ] {
-            assert!(text.contains(line), "{line}\n{text}");
         }
     }
 }

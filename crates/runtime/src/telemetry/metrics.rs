@@ -1,8 +1,5 @@
 //! Every series the runner exports. Labels come from closed sets; no ids.
 
-use std::collections::BTreeSet;
-use std::sync::Mutex;
-
 pub use prometheus::{Gauge, Histogram, IntCounter, IntGauge};
 use prometheus::{HistogramVec, IntCounterVec, IntGaugeVec, Registry};
 
@@ -10,7 +7,13 @@ use super::Spans;
 use super::answers::AnswerSeries;
 use super::archive::ArchiveSeries;
 use super::audit::AuditSeries;
-use super::register::{COUNTS, SECONDS, counter, counters, fraction, gauge, gauges, histogram, histograms};
+use super::exemplars::ExemplarStore;
+use super::jobs::JobSeries;
+use super::register::{
+    COUNTS, PREFIX, SECONDS, counter, counters, fraction, gauge, gauges, histogram, histograms,
+};
+use super::storage::StorageSeries;
+use super::tenants::TenantSeries;
 
 /// Handles of all series, shared by reference.
 #[derive(Debug)]
@@ -18,15 +21,14 @@ pub struct Metrics {
     pub(super) registry: Registry,
     /// What is told to whoever collects traces.
     pub spans: Spans,
-    /// The tenants that have a label of their own.
-    pub(super) tenants: Mutex<BTreeSet<String>>,
+    /// The newest traces of the buckets of histograms.
+    pub(super) exemplars: ExemplarStore,
     /// 1, with the `version` of the program.
     pub build_info: IntGaugeVec,
     /// Inputs by `kind` (event, result, timer, control) and `outcome` (applied, deferred, waiting, dead, or the
     /// reason why it was ignored).
     pub inputs: IntCounterVec,
-    /// Inputs by `tenant`, counted by [`Metrics::tenant_inputs`].
-    pub(super) inputs_of_tenants: IntCounterVec,
+    pub tenants: TenantSeries,
     /// Messages read, by `stream`.
     pub messages_read: IntCounterVec,
     /// Events that no saga reacts to.
@@ -44,6 +46,8 @@ pub struct Metrics {
     pub shards_detached: IntGauge,
     /// 1 for each shard that is open in this process, 0 for each that is not, by `shard`.
     pub shards_open: IntGaugeVec,
+    /// How often a shard that is open in this process was claimed, by `shard`.
+    pub shard_epoch: IntGaugeVec,
     /// Instances that reached an end, by `saga` and `phase`.
     pub instances_ended: IntCounterVec,
     /// Effects of `finally` that failed for good, by `saga`.
@@ -74,6 +78,8 @@ pub struct Metrics {
     pub timers_fired_late_source: IntCounter,
     /// Timers that are due and have not fired, by `shard`.
     pub timers_overdue: IntGaugeVec,
+    /// Lateness of the earliest timer that is due and has not fired, 0 without one, by `shard`.
+    pub timers_overdue_seconds: IntGaugeVec,
     /// How far the machine's clock is ahead of the broker's; negative if it is behind.
     pub clock_ahead_seconds: Gauge,
     /// Lateness of a timer that fired.
@@ -98,6 +104,8 @@ pub struct Metrics {
     pub effect_commands_in_progress: IntGaugeVec,
     /// Commands that a worker returned to the queue, by `effect` and `reason`.
     pub effect_commands_returned: IntCounterVec,
+    /// Deliveries of commands to a worker that were not their first, by `effect`.
+    pub effect_commands_redelivered: IntCounterVec,
     /// Commands not yet delivered to a worker, by `consumer`.
     pub consumer_pending: IntGaugeVec,
     /// Commands delivered to a worker and not yet acknowledged, by `consumer`.
@@ -126,24 +134,14 @@ pub struct Metrics {
     pub definition_reloads: IntCounterVec,
     /// Tasks and threads that panicked, by `task`.
     pub task_panics: IntCounterVec,
-    /// Size of the file in which a shard stores its state, by `shard`.
-    pub storage_bytes: IntGaugeVec,
-    /// Largest size that the file of a shard may have.
-    pub storage_limit_bytes: IntGauge,
-    /// 1 for each shard that found no room to store something and takes no input until it does, else 0, by `shard`.
-    pub storage_full: IntGaugeVec,
+    pub storage: StorageSeries,
     /// Spans that were sent.
     pub spans_exported: IntCounter,
     /// Spans that were not sent, by `reason` (queue, export).
     pub spans_dropped: IntCounterVec,
-    /// Jobs that this process carries on.
-    pub jobs_running: IntGauge,
-    /// Jobs that ended, by `outcome` (completed, stopped, failed).
-    pub jobs_ended: IntCounterVec,
+    pub jobs: JobSeries,
     pub answers: AnswerSeries,
     pub audit: AuditSeries,
-    /// Instances that a job has handled, by `verb` and `outcome` (applied, ignored, failed).
-    pub job_instances: IntCounterVec,
     pub archive: ArchiveSeries,
     /// 1 for each halted shard, by `shard` and `reason`.
     pub shards_halted: IntGaugeVec,
@@ -152,12 +150,12 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Registers every series under the prefix `saga_runner_`.
+    /// Registers every series under [`PREFIX`].
     #[must_use]
     #[allow(clippy::too_many_lines, reason = "a list")]
     pub fn new() -> Self {
-        let registry = Registry::new_custom(Some("saga_runner".to_owned()), None)
-            .expect("the prefix is a legal metric name");
+        let registry =
+            Registry::new_custom(Some(PREFIX.to_owned()), None).expect("the prefix is a legal metric name");
         let r = &registry;
         let metrics = Self {
             build_info: gauges(r, "build_info", "1, with the version.", &["version"]),
@@ -167,12 +165,7 @@ impl Metrics {
                 "Inputs, by kind and outcome.",
                 &["kind", "outcome"],
             ),
-            inputs_of_tenants: counters(
-                r,
-                "tenant_inputs_total",
-                "Inputs, by tenant; those beyond shard.metric_tenants are together other.",
-                &["tenant"],
-            ),
+            tenants: TenantSeries::new(r),
             messages_read: counters(r, "messages_read_total", "Messages read, by stream.", &["stream"]),
             events_unclaimed: counter(
                 r,
@@ -207,6 +200,12 @@ impl Metrics {
                 r,
                 "shards_open",
                 "1 for each shard that is open in this process, 0 for each that is not.",
+                &["shard"],
+            ),
+            shard_epoch: gauges(
+                r,
+                "shard_epoch",
+                "How often a shard that is open in this process was claimed.",
                 &["shard"],
             ),
             instances_ended: counters(
@@ -278,6 +277,12 @@ impl Metrics {
                 "Timers that are due and have not fired.",
                 &["shard"],
             ),
+            timers_overdue_seconds: gauges(
+                r,
+                "timers_overdue_seconds",
+                "Lateness of the earliest timer that is due and has not fired.",
+                &["shard"],
+            ),
             clock_ahead_seconds: fraction(
                 r,
                 "clock_ahead_seconds",
@@ -347,6 +352,12 @@ impl Metrics {
                 "effect_commands_returned_total",
                 "Commands that a worker returned to the queue, by reason.",
                 &["effect", "reason"],
+            ),
+            effect_commands_redelivered: counters(
+                r,
+                "effect_commands_redelivered_total",
+                "Deliveries of commands to a worker that were not their first.",
+                &["effect"],
             ),
             consumer_pending: gauges(
                 r,
@@ -426,23 +437,7 @@ impl Metrics {
                 "Tasks and threads that panicked.",
                 &["task"],
             ),
-            storage_bytes: gauges(
-                r,
-                "storage_bytes",
-                "Size of the file in which a shard stores its state.",
-                &["shard"],
-            ),
-            storage_limit_bytes: gauge(
-                r,
-                "storage_limit_bytes",
-                "Largest size that the file of a shard may have (storage.max_bytes).",
-            ),
-            storage_full: gauges(
-                r,
-                "storage_full",
-                "1 for each shard that finds no room to store inputs and takes none until there is some, else 0.",
-                &["shard"],
-            ),
+            storage: StorageSeries::new(r),
             spans_exported: counter(r, "spans_exported_total", "Spans sent to the collector."),
             spans_dropped: counters(
                 r,
@@ -450,19 +445,7 @@ impl Metrics {
                 "Spans that were not sent, by reason.",
                 &["reason"],
             ),
-            jobs_running: gauge(r, "jobs_running", "Jobs that this process carries on."),
-            jobs_ended: counters(
-                r,
-                "jobs_ended_total",
-                "Jobs that ended, by outcome.",
-                &["outcome"],
-            ),
-            job_instances: counters(
-                r,
-                "job_instances_total",
-                "Instances that jobs have handled, by verb and outcome.",
-                &["verb", "outcome"],
-            ),
+            jobs: JobSeries::new(r),
             answers: AnswerSeries::new(r),
             audit: AuditSeries::new(r),
             archive: ArchiveSeries::new(r),
@@ -479,7 +462,7 @@ impl Metrics {
                 &["shard", "reason"],
             ),
             spans: Spans::default(),
-            tenants: Mutex::default(),
+            exemplars: ExemplarStore::default(),
             registry,
         };
         metrics.begin();

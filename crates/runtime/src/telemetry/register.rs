@@ -5,6 +5,9 @@ use prometheus::{
     Registry,
 };
 
+/// What the names of all series of the runner begin with.
+pub(super) const PREFIX: &str = "saga_runner";
+
 /// Upper bounds of the buckets of durations, in seconds.
 pub(super) const SECONDS: [f64; 14] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 30.0,

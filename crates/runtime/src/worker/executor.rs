@@ -34,8 +34,8 @@ use crate::kernel::ids::{CommandId, TenantId, TimeMs};
 use crate::ports::broker::{Broker, Message, WorkflowStreams};
 use crate::ports::clock::Clock;
 use crate::tasks::Tasks;
-use crate::telemetry::Metrics;
 use crate::telemetry::metrics::{Histogram, IntCounter, IntGauge};
+use crate::telemetry::{Exemplars, Metrics};
 pub(super) use next_attempt::Next;
 
 /// Longest delay of a negative acknowledgement. What is due later comes back in between and is given back again.
@@ -89,6 +89,8 @@ pub struct Executor {
 pub struct Series {
     pub(super) running: IntGauge,
     pub(super) call_seconds: Histogram,
+    pub(super) call_exemplars: Arc<Exemplars>,
+    redelivered: IntCounter,
     succeeded: IntCounter,
     failed: IntCounter,
     timed_out: IntCounter,
@@ -109,6 +111,8 @@ impl Series {
         Self {
             running: metrics.effect_commands_in_progress.with_label_values(&[effect]),
             call_seconds: metrics.effect_call_seconds.with_label_values(&[effect]),
+            call_exemplars: metrics.call_exemplars(effect),
+            redelivered: metrics.effect_commands_redelivered.with_label_values(&[effect]),
             succeeded: results("succeeded"),
             failed: results("failed"),
             timed_out: results("timed_out"),
@@ -278,6 +282,13 @@ impl Executor {
             upstream: upstream.map(str::to_owned),
             until_ms: self.clock.now().plus_ms(ms).0,
         }))
+    }
+
+    /// Counts a delivery that is not the first of its command.
+    pub fn count_redelivered(&self, message: &Message) {
+        if message.delivered > 1 {
+            self.series.redelivered.inc();
+        }
     }
 
     /// Leaves a trace of a command that goes back to the queue.

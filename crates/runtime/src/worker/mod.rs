@@ -8,6 +8,7 @@
 //! Knows nothing about sagas, and it never touches a shard. What makes the calls is given to it ([`provider::Providers`]).
 
 mod attempt;
+mod call_log;
 mod cancellations;
 pub mod certainty;
 pub mod consumers;

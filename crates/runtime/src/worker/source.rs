@@ -231,6 +231,7 @@ impl Source {
                     continue;
                 }
             };
+            executor.count_redelivered(&delivery.message);
             let Some(delivery) = self.worker.held.take(name, delivery) else {
                 tracing::debug!(effect = %executor.definition.name, "command already in progress was delivered again");
                 continue;

@@ -32,7 +32,7 @@ pub use letters::{
 };
 pub use node::{
     BreakerForce, BreakerView, Check, ConsumerInfo, DefinitionInfo, DrainStarted, Forced, Health, Info,
-    LastReload, NodeControl, Readiness, ReloadError, Reloaded, SagaChange, Tenants,
+    LastReload, MetricsFormat, NodeControl, Readiness, ReloadError, Reloaded, SagaChange, Tenants,
 };
 pub use pending::{DueTimer, OutboxFilter, OutboxItem, PendingWork, TimerFilter};
 pub use rates::{CallRates, EffectRates, InputRates, MinuteView, RatesView, UpstreamRates};

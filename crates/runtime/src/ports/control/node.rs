@@ -29,8 +29,8 @@ pub trait NodeControl: Send + Sync + 'static {
     /// Storage and broker, checked now.
     async fn health(&self) -> Health;
 
-    /// All series in the Prometheus text format.
-    fn metrics(&self) -> String;
+    /// All series as a text.
+    fn metrics(&self, format: MetricsFormat) -> String;
 
     /// What happened in the last hour, minute by minute.
     fn rates(&self) -> RatesView;
@@ -69,6 +69,25 @@ pub trait NodeControl: Send + Sync + 'static {
         tenant: Option<&TenantId>,
         force: BreakerForce,
     ) -> Result<(), ControlError>;
+}
+
+/// How series are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetricsFormat {
+    /// The text format of Prometheus.
+    Classic,
+    /// OpenMetrics 1.0, with exemplars.
+    OpenMetrics,
+}
+
+impl MetricsFormat {
+    #[must_use]
+    pub const fn content_type(self) -> &'static str {
+        match self {
+            Self::Classic => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
 }
 
 /// What an operator says about a breaker.

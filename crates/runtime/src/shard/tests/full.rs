@@ -67,7 +67,7 @@ async fn messages_from_the_time_of_a_full_disk_are_applied_before_later_ones() {
     is_full.store(true, Ordering::SeqCst);
     shard.deliver(EVENTS, 2, vec![opened("a", 2)]).await;
     shard.until(|state| matches!(state, ShardState::Full(_))).await;
-    let full = world.metrics.storage_full.with_label_values(&["3"]);
+    let full = world.metrics.storage.full.with_label_values(&["3"]);
     assert_eq!(full.get(), 1);
     shard.deliver(RESULTS, 1, Vec::new()).await;
     shard.deliver(CONTROLS, 1, Vec::new()).await;

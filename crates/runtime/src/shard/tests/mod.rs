@@ -3,6 +3,7 @@
 mod added;
 mod aliases;
 mod asking;
+mod by_tenant;
 mod catch_up;
 mod deaths;
 mod early;

@@ -67,22 +67,28 @@ async fn with_a_machine_whose_clock_is_ahead_no_timer_fires_before_a_barrier_has
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn timers_that_are_due_and_have_not_fired_are_counted() {
+async fn timers_that_are_due_and_have_not_fired_are_counted_and_the_earliest_tells_how_late_it_is() {
     let world = World::new();
     let shard = world.start();
     let opened = (0..3).map(|number| pay_opened(&format!("p{number}"), 1));
     shard.deliver(EVENTS, 1, opened.collect()).await;
     shard.until_idle().await;
     let gauge = world.metrics.timers_overdue.with_label_values(&["3"]);
-    assert_eq!(gauge.get(), 0);
+    let seconds = world.metrics.timers_overdue_seconds.with_label_values(&["3"]);
+    assert_eq!((gauge.get(), seconds.get()), (0, 0));
     world.clock.advance(2 * MINUTE);
     shard.until_idle().await;
     assert_eq!(gauge.get(), 3, "no barrier covers them");
+    assert_eq!(
+        seconds.get(),
+        59,
+        "due a minute and a millisecond after the start"
+    );
     shard.barrier(world.clock.now()).await;
     shard.until_idle().await;
     world.clock.advance(world.settings.sweep_every.duration());
     shard.until_idle().await;
-    assert_eq!(gauge.get(), 0);
+    assert_eq!((gauge.get(), seconds.get()), (0, 0));
     shard.stop().await;
 }
 
