@@ -175,7 +175,8 @@ fn dead_for(outcome: HistoryOutcome) -> Option<String> {
         | HistoryOutcome::Ignored(_)
         | HistoryOutcome::Retried { .. }
         | HistoryOutcome::Discarded { .. }
-        | HistoryOutcome::Edited { .. } => None,
+        | HistoryOutcome::Edited { .. }
+        | HistoryOutcome::Cut { .. } => None,
     }
 }
 
@@ -218,9 +219,10 @@ const EDIT_ROWS: usize = 1_000;
 /// Whether a row is about an input, and not about what was decided about one.
 const fn is_input(outcome: &HistoryOutcome) -> bool {
     match outcome {
-        HistoryOutcome::Retried { .. } | HistoryOutcome::Discarded { .. } | HistoryOutcome::Edited { .. } => {
-            false
-        }
+        HistoryOutcome::Retried { .. }
+        | HistoryOutcome::Discarded { .. }
+        | HistoryOutcome::Edited { .. }
+        | HistoryOutcome::Cut { .. } => false,
         HistoryOutcome::Applied
         | HistoryOutcome::Deferred
         | HistoryOutcome::Ignored(_)
@@ -238,6 +240,11 @@ async fn body(
     match &row.outcome {
         HistoryOutcome::Retried { .. } => return Ok(RecordedBody::DeadLetter(LetterDecision::Retry)),
         HistoryOutcome::Discarded { .. } => return Ok(RecordedBody::DeadLetter(LetterDecision::Discard)),
+        HistoryOutcome::Cut { .. } => {
+            return Ok(RecordedBody::Missing {
+                kind: row.kind.clone(),
+            });
+        }
         HistoryOutcome::Edited { original, edited, .. } => {
             let json = |bytes: &[u8]| serde_json::from_slice(bytes).unwrap_or(Value::Null);
             return Ok(RecordedBody::EditedLetter {

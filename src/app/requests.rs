@@ -250,7 +250,7 @@ fn told(shard: u16, was: HistoryOutcome) -> RequestOutcome {
             reason: Some(reason.as_str().to_owned()),
             ..outcome(RequestState::Ignored)
         },
-        HistoryOutcome::Discarded { .. } => RequestOutcome {
+        HistoryOutcome::Discarded { .. } | HistoryOutcome::Cut { .. } => RequestOutcome {
             reason: Some(was.as_str().to_owned()),
             ..outcome(RequestState::Ignored)
         },

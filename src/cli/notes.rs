@@ -102,6 +102,9 @@ fn judged(outcome: &str) -> Mood {
 /// What an entry of a history did, in words. Of a dead letter it has `letter`, once it is [named](name_letters).
 pub fn told(entry: &Value) -> String {
     let (mut parts, mut last) = (Vec::new(), Vec::new());
+    if entry["outcome"] == "cut" {
+        return "deleted: longer than storage.keep_history_count".to_owned();
+    }
     if entry["outcome"] == "dead" {
         parts.push(letter(&entry["letter"]));
     }

@@ -52,7 +52,7 @@ impl Manifest {
         found.extend(self.ownership.check().err());
         found.extend(self.jobs.check().err());
         found.extend(self.streams.audit.check().err());
-        self.archive_contradictions(&mut found);
+        self.storage_contradictions(&mut found);
         found.extend(self.telemetry.check().err());
         if self.mode != Mode::Combined {
             let mode = self.mode.as_str();
@@ -134,7 +134,14 @@ impl Manifest {
         }
     }
 
-    fn archive_contradictions(&self, found: &mut Vec<String>) {
+    fn storage_contradictions(&self, found: &mut Vec<String>) {
+        let least = crate::storage::HISTORY_COUNT_MIN;
+        if (1..least).contains(&self.storage.keep_history_count) {
+            found.push(format!(
+                "storage.keep_history_count must be 0 or at least {least}, found {}",
+                self.storage.keep_history_count
+            ));
+        }
         let Some(archive) = &self.storage.archive else {
             return;
         };

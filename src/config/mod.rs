@@ -169,6 +169,10 @@ mod tests {
                 "storage.archive.entry_bytes_max must be between",
             ),
             (
+                "storage: {keep_history_count: 999}\n",
+                "storage.keep_history_count must be 0 or at least 1000",
+            ),
+            (
                 "storage: {archive: {inputs_bytes_max: 100000000}}\n",
                 "storage.archive.inputs_bytes_max must be at most",
             ),

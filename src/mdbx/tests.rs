@@ -213,6 +213,7 @@ fn stored_rows_are_frozen() {
         edited: Bytes::from_static(b"[]"),
     };
     frozen(&edited, "010603027b7d025b5d");
+    frozen(&HistoryOutcome::Cut { rows: 300 }, "0107ac02");
     frozen(&work_item(), WORK);
     frozen(&kept_work(), KEPT_WORK);
     let timer = TimerTarget {
@@ -610,6 +611,57 @@ fn the_oldest_dead_letters_are_forgotten_but_none_for_which_an_instance_waits() 
     assert_eq!(write(&store, |batch| batch.prune_dead_letters(5, 2)), 1);
     assert_eq!(left(), [2, 6, 7, 8, 9]);
     assert_eq!(write(&store, |batch| batch.prune_dead_letters(5, 2)), 0);
+}
+
+#[test]
+fn a_history_is_cut_behind_its_newest_rows_and_keeps_its_first_and_the_number_of_those_deleted() {
+    let dir = tempfile::tempdir().expect("folder");
+    let store = store(dir.path());
+    let add = |from: u64, to: u64| {
+        write(&store, |batch| {
+            for number in from..=to {
+                batch.put_history(number, &history_row((number > 1).then(|| number - 1)))?;
+                batch.put_input(number, &InputBody::Control(Control::Retry), 64)?;
+            }
+            Ok(())
+        });
+    };
+    let rows = |newest| {
+        let rows = store.reader().history(Some(newest), 99).expect("reads");
+        rows.into_iter()
+            .map(|(number, row)| match row.outcome {
+                HistoryOutcome::Cut { rows } => (number, Some(rows)),
+                _ => (number, None),
+            })
+            .collect::<Vec<_>>()
+    };
+    let whole = |numbers: std::ops::RangeInclusive<u64>| numbers.rev().map(|number| (number, None));
+    add(1, 12);
+    for keep in [10, 11, 12, 99] {
+        write(&store, |batch| batch.cut_history(12, keep));
+        assert_eq!(
+            rows(12),
+            whole(1..=12).collect::<Vec<_>>(),
+            "nothing is won: {keep}"
+        );
+    }
+    write(&store, |batch| batch.cut_history(12, 4));
+    let left = whole(9..=12).chain([(8, Some(7)), (1, None)]);
+    assert_eq!(rows(12), left.collect::<Vec<_>>());
+    let kept = store
+        .reader()
+        .kept_with_history([7, 8, 9, 1], 9_999)
+        .expect("reads");
+    let kept: Vec<_> = kept.iter().map(|kept| kept.input.is_some()).collect();
+    assert_eq!(kept, [false, false, true, true]);
+
+    // Again: those that were cut before are counted with the others.
+    add(13, 20);
+    write(&store, |batch| batch.cut_history(20, 4));
+    let left = whole(17..=20).chain([(16, Some(15)), (1, None)]);
+    assert_eq!(rows(20), left.collect::<Vec<_>>());
+    let (oldest, more) = store.reader().history_behind(Some(20), None, 2).expect("reads");
+    assert_eq!((oldest[0].0, oldest[1].0, more), (1, 16, true));
 }
 
 #[test]

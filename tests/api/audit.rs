@@ -528,16 +528,19 @@ async fn records_that_are_too_many_or_too_old_are_deleted_by_the_next_start() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert!(held().await.0 > 100, "no more than needed is deleted");
-    rig.kill();
 
-    let mut command = Command::new(env!("CARGO_BIN_EXE_saga-runner"));
-    command.args(["run", "--config"]).arg(rig.manifest());
-    command.args(["--set", "streams.audit.max_age=1ms"]);
-    rig.launch_as(command);
-    rig.wait_until_ready().await;
-    let begin = Instant::now();
-    while held().await.0 > 0 {
-        assert!(begin.elapsed() < Duration::from_mins(1), "{}", rig.log_tail());
-        tokio::time::sleep(Duration::from_millis(20)).await;
+    for (bound, left) in [("max_records=40", 40), ("max_age=1ms", 0)] {
+        rig.kill();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_saga-runner"));
+        command.args(["run", "--config"]).arg(rig.manifest());
+        command.args(["--set", &format!("streams.audit.{bound}")]);
+        rig.launch_as(command);
+        rig.wait_until_ready().await;
+        let begin = Instant::now();
+        while held().await.0 > left {
+            assert!(begin.elapsed() < Duration::from_mins(1), "{}", rig.log_tail());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert_eq!(held().await.0, left, "no more than needed is deleted");
     }
 }

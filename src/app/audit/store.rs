@@ -162,16 +162,15 @@ fn publication(node: &Node, record: &AuditRecord) -> Publication {
     }
 }
 
-/// Deletes records that are older than `streams.audit.max_age`, and the oldest of more than `max_bytes`.
+/// Deletes records that are older than `streams.audit.max_age`, and the oldest of more than `max_bytes` and `max_records`.
 async fn trim(node: &Node, broker: &dyn Broker) -> Result<(), BrokerError> {
     let settings = &node.manifest.streams.audit;
     let state = broker.stream_state(&settings.name).await?;
     let mut keep_from = state.first_sequence;
-    if state.bytes > settings.max_bytes {
-        let too_much = state.bytes - settings.max_bytes;
-        let of_one = (state.bytes / state.messages.max(1)).max(1);
-        keep_from += too_much.div_ceil(of_one);
-    }
+    let too_much = state.bytes.saturating_sub(settings.max_bytes);
+    let of_one = (state.bytes / state.messages.max(1)).max(1);
+    let by_bytes = too_much.div_ceil(of_one);
+    keep_from += state.messages.saturating_sub(settings.max_records).max(by_bytes);
     let age = i64::try_from(settings.max_age.0).unwrap_or(i64::MAX);
     let oldest = TimeMs(state.told.0.saturating_sub(age));
     keep_from = keep_from.max(streams::first_since(broker, &settings.name, &state, oldest).await?);

@@ -298,7 +298,10 @@ fn decided(rows: &[HistoryRow], job: &str, input: &str, (number, just_now): (u64
         Some(HistoryOutcome::Ignored(reason)) => Came::Ignored(reason.as_str().to_owned()),
         Some(HistoryOutcome::Deferred) => Came::Ignored(DEFERRED.to_owned()),
         Some(
-            HistoryOutcome::Retried { .. } | HistoryOutcome::Discarded { .. } | HistoryOutcome::Edited { .. },
+            HistoryOutcome::Retried { .. }
+            | HistoryOutcome::Discarded { .. }
+            | HistoryOutcome::Edited { .. }
+            | HistoryOutcome::Cut { .. },
         ) => Came::Ignored(NO_TRACE.to_owned()),
         // Behind another letter, or a pause.
         None => Came::Ignored(WAITING.to_owned()),

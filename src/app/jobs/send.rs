@@ -319,7 +319,10 @@ fn count(progress: &mut Progress, instance: &InstanceId, outcome: HistoryOutcome
         HistoryOutcome::Dead { reason, .. } => {
             progress.fail(instance, &format!("it is a dead letter: {reason}"));
         }
-        HistoryOutcome::Retried { .. } | HistoryOutcome::Discarded { .. } | HistoryOutcome::Edited { .. } => {
+        HistoryOutcome::Retried { .. }
+        | HistoryOutcome::Discarded { .. }
+        | HistoryOutcome::Edited { .. }
+        | HistoryOutcome::Cut { .. } => {
             progress.ignore(NO_TRACE);
         }
     }

@@ -66,6 +66,8 @@ pub struct AuditSettings {
     pub max_age: Millis,
     /// Bytes of records that are kept; the oldest are deleted first. Default 256 MiB.
     pub max_bytes: u64,
+    /// Records that are kept, at least 1; the oldest are deleted first. Default 1,000,000.
+    pub max_records: u64,
     /// Records of a process that may wait to be stored; further ones are dropped and counted. Default 10,000.
     pub queue_max: usize,
     /// How long an answer to a request for a change waits until its record is stored; `0ms`: not at all. Default 1 s.
@@ -80,6 +82,7 @@ impl Default for AuditSettings {
             name: "WORKFLOW_AUDIT".to_owned(),
             max_age: Millis::seconds(365 * 24 * 60 * 60),
             max_bytes: 256 * 1024 * 1024,
+            max_records: 1_000_000,
             queue_max: 10_000,
             wait_max: Millis::seconds(1),
             flush_timeout: Millis::seconds(3),
@@ -101,6 +104,9 @@ impl AuditSettings {
                 "streams.audit.max_bytes must be at least {AUDIT_BYTES_MIN}, found {}",
                 self.max_bytes
             ));
+        }
+        if self.max_records == 0 {
+            return Err("streams.audit.max_records must be at least 1".to_owned());
         }
         if !(1..=AUDIT_QUEUE_MAX).contains(&self.queue_max) {
             return Err(format!("streams.audit.queue_max must be 1 to {AUDIT_QUEUE_MAX}"));
@@ -174,6 +180,10 @@ mod tests {
             },
             AuditSettings {
                 max_bytes: AUDIT_BYTES_MIN - 1,
+                ..good.clone()
+            },
+            AuditSettings {
+                max_records: 0,
                 ..good.clone()
             },
             AuditSettings {

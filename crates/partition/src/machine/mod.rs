@@ -63,6 +63,8 @@ pub struct Keep {
     pub ended: Millis,
     /// Most ended instances, whatever their saga and their tenant say.
     pub ended_count: u64,
+    /// Most rows in the history of one instance, besides the first, exceeded by a thousand or so between two looks; 0: any number.
+    pub history_count: u64,
     /// Most dead letters.
     pub dead_letters: u64,
     /// Largest input that is kept with the history, in bytes as it is stored; 0: none.
@@ -113,11 +115,12 @@ impl Keep {
 }
 
 impl Default for Keep {
-    /// 7 days, 1,000,000 instances, 100,000 dead letters, inputs and work of 64 KiB each.
+    /// 7 days, 1,000,000 instances, histories of 10,000 rows, 100,000 dead letters, inputs and work of 64 KiB each.
     fn default() -> Self {
         Self {
             ended: Millis(7 * 24 * 3_600_000),
             ended_count: 1_000_000,
+            history_count: 10_000,
             dead_letters: 100_000,
             tenants: BTreeMap::new(),
             archive: false,

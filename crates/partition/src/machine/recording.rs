@@ -37,15 +37,28 @@ impl Run<'_> {
         after.last_history = Some(log_sequence);
         self.batch.put_history(log_sequence, &row)?;
         let keep = self.ground.keep;
-        self.batch.put_work_of(log_sequence, entry.work, keep.work_bytes)?;
+        self.batch
+            .put_work_of(log_sequence, entry.work, keep.work_bytes)?;
         match &input.body {
             // Its row says all that there is to it.
-            InputBody::Timer { .. } => Ok(()),
-            body => self
-                .batch
-                .put_input(log_sequence, body, keep.input_bytes),
+            InputBody::Timer { .. } => {}
+            body => self.batch.put_input(log_sequence, body, keep.input_bytes)?,
         }
+        if keep.history_count > 0 && is_drawn(log_sequence) {
+            self.batch.cut_history(log_sequence, keep.history_count)?;
+        }
+        Ok(())
     }
+}
+
+/// One row of this many is followed by a look at how long the history of its instance is: nothing counts its rows.
+const CUT_EVERY: u64 = 1_024;
+
+/// Whether the row of this log sequence is one of those. Spread, since an instance may have every second row, say.
+const fn is_drawn(log_sequence: u64) -> bool {
+    // Fibonacci hashing: 2^64 divided by the golden ratio (Knuth, The Art of Computer Programming 6.4).
+    let spread = log_sequence.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    spread < u64::MAX / CUT_EVERY
 }
 
 /// What the history tells of an input besides the input.

@@ -3,9 +3,64 @@
 use std::collections::VecDeque;
 
 use super::read::{Bound, Reader};
-use super::rows::{HistoryRow, decode};
+use super::rows::{HistoryOutcome, HistoryRow, decode, encode};
 use super::tables::HISTORY;
+use super::write::Batch;
 use super::{ReadRows, StorageError, keys};
+
+/// Most rows that one transaction deletes of one history.
+const CUT_ROWS_MAX: usize = 10_000;
+
+impl Batch<'_> {
+    /// Deletes what an instance has of history rows behind its newest `keep` ones, with what they are about, except the first, which has
+    /// what began it. One row in their place tells how many there were. `newest` is the newest row.
+    ///
+    /// It reads all rows that stay, so it is not for every input.
+    pub fn cut_history(&self, newest: u64, keep: u64) -> Result<(), StorageError> {
+        let row = |sequence: u64| -> Result<Option<HistoryRow>, StorageError> {
+            let bytes = self.view.get(HISTORY, &keys::number(sequence))?;
+            bytes.map(|bytes| decode(&bytes, "a history row")).transpose()
+        };
+        let mut next = Some(newest);
+        for _ in 0..keep {
+            let Some(kept) = next.map(row).transpose()?.flatten() else {
+                return Ok(());
+            };
+            next = kept.previous;
+        }
+        let (mut doomed, mut rows, mut newest_of_them) = (Vec::new(), 0_u64, None);
+        while let Some(sequence) = next.filter(|_| doomed.len() < CUT_ROWS_MAX) {
+            let Some(found) = row(sequence)?.filter(|found| found.previous.is_some()) else {
+                break;
+            };
+            next = found.previous;
+            rows += match found.outcome {
+                HistoryOutcome::Cut { rows } => rows,
+                _ => 1,
+            };
+            doomed.push(sequence);
+            newest_of_them.get_or_insert(found);
+        }
+        let Some(in_place) = newest_of_them.filter(|_| doomed.len() > 1) else {
+            return Ok(());
+        };
+        for sequence in &doomed {
+            self.view.delete(HISTORY, &keys::number(*sequence))?;
+            self.delete_kept(*sequence)?;
+        }
+        let cut = HistoryRow {
+            input_id: String::new(),
+            kind: format!("{rows} earlier entries"),
+            source: None,
+            outcome: HistoryOutcome::Cut { rows },
+            notes: Vec::new(),
+            late_source: false,
+            previous: next,
+            ..in_place
+        };
+        self.view.put(HISTORY, &keys::number(doomed[0]), encode(&cut))
+    }
+}
 
 impl Reader {
     /// History rows of all instances behind the log sequence `after`, oldest first, at most `limit`.

@@ -85,10 +85,16 @@ pub enum HistoryOutcome {
         original: Bytes,
         edited: Bytes,
     },
+    /// Not an input: in place of this many earlier rows, which are deleted ([`Keep::history_count`]).
+    ///
+    /// [`Keep::history_count`]: crate::machine::Keep::history_count
+    Cut {
+        rows: u64,
+    },
 }
 
 impl HistoryOutcome {
-    /// The outcome in one word: applied, deferred, dead, why it was ignored, retried, edited or discarded.
+    /// The outcome in one word: applied, deferred, dead, why it was ignored, retried, edited, discarded or cut.
     #[must_use]
     pub const fn as_str(&self) -> &'static str {
         match self {
@@ -99,6 +105,7 @@ impl HistoryOutcome {
             Self::Retried { .. } => "retried",
             Self::Discarded { .. } => "discarded",
             Self::Edited { .. } => "edited",
+            Self::Cut { .. } => "cut",
         }
     }
 }

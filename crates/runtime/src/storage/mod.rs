@@ -19,6 +19,9 @@ pub use saga_runner_partition::storage::{
 };
 pub use store::{OpenOptions, Ownership, Store};
 
+/// Least entries that a history may be cut to: requests and jobs look for their own among so many.
+pub const HISTORY_COUNT_MIN: u64 = 1_000;
+
 /// Bounds of the stored state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -31,6 +34,9 @@ pub struct Settings {
     /// Most ended instances that a shard keeps with their history, whatever their sagas say; tombstones stay for their time. Default
     /// 1,000,000.
     pub keep_ended_count: u64,
+    /// Most entries in the history of one instance; beyond it the oldest are deleted but the first, with what they carried. At least 1,000, and
+    /// 0 keeps all. Default 10,000.
+    pub keep_history_count: u64,
     /// Most dead letters that a shard keeps; beyond it the oldest are forgotten for which no instance waits.
     /// Default 100,000.
     pub keep_dead_letters: u64,
@@ -111,6 +117,7 @@ impl Default for Settings {
             max_bytes: 64 << 30,
             keep_ended: keep.ended,
             keep_ended_count: keep.ended_count,
+            keep_history_count: keep.history_count,
             keep_dead_letters: keep.dead_letters,
             tenants: keep.tenants,
             archive: None,
@@ -127,6 +134,7 @@ impl Settings {
         Keep {
             ended: self.keep_ended,
             ended_count: self.keep_ended_count,
+            history_count: self.keep_history_count,
             dead_letters: self.keep_dead_letters,
             tenants: self.tenants.clone(),
             archive: self.archive.is_some(),
