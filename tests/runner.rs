@@ -7,6 +7,7 @@ mod broker;
 mod cases;
 mod cli;
 mod gateway;
+mod operations;
 mod schedules;
 mod versions;
 mod work;

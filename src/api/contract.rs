@@ -183,7 +183,8 @@ fn shards() -> Vec<Row> {
 }
 
 fn cluster() -> Vec<Row> {
-    let callback = json("Requested").also(202).reads("Callback");
+    // Nobody waits for the outcome of a callback.
+    let callback = Contract::of(202, Sent::Json("Requested")).reads("Callback");
     vec![
         ("GET /v1/definitions", json("Definitions")),
         ("GET /v1/definitions/{hash}", json("DefinitionDetail")),

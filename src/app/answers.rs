@@ -296,8 +296,11 @@ fn is_early(record: &Record, input: &Input) -> bool {
     let InputBody::Control(Control::Heartbeat { work }) = &input.body else {
         return false;
     };
-    let is_meant =
-        |state: &StepState| state.callback.as_deref() == Some(work) && state.status != StepStatus::Waiting;
+    let is_meant = |state: &StepState| {
+        // A step that is over keeps the token by which it was told, and waits for nothing any more.
+        let is_about_to_wait = state.status != StepStatus::Waiting && !state.status.is_over();
+        is_about_to_wait && state.callback.as_deref() == Some(work)
+    };
     record.step_states().any(|(_, _, state)| is_meant(state))
 }
 
@@ -328,7 +331,7 @@ fn of_no_use(definition: &Definition, record: &Record, input: &Input, reason: Ig
             )
         }
         Control::Heartbeat { .. } if reason == IgnoreReason::NoHandler => {
-            format!("the step of instance {key} that waits for this callback takes no signs of life")
+            format!("the step of instance {key} that waits for this callback takes no heartbeats")
         }
         Control::Callback { .. } | Control::Heartbeat { .. } => {
             format!("nothing of instance {key}, which is {phase}, waits for this callback any more")

@@ -107,8 +107,13 @@ fn minute(minute: &Minute, hosts: &Hosts) -> MinuteView {
 fn upstreams(figures: &Figures, hosts: &Hosts) -> Vec<UpstreamRates> {
     let mut by_host: BTreeMap<&str, Calls> = BTreeMap::new();
     for (effect, of_effect) in &figures.effects {
-        // An effect that a reload has taken away has no address any more.
-        let host = hosts.get(&**effect).map_or(OTHERS, |host| &**host);
+        let host = match hosts.get(&**effect) {
+            Some(Some(host)) => &**host,
+            // What it does is done here.
+            Some(None) => continue,
+            // An effect that a reload has taken away has no address any more.
+            None => OTHERS,
+        };
         by_host.entry(host).or_default().add(of_effect);
     }
     let mut others = by_host.remove(OTHERS);
@@ -148,10 +153,12 @@ mod tests {
             for effect in ["a", "b"] {
                 let name = format!("{effect}-{number:03}");
                 figures.effects.insert(name.as_str().into(), called);
-                hosts.insert(name, format!("host-{number:03}").into());
+                hosts.insert(name, Some(format!("host-{number:03}").into()));
             }
         }
         figures.effects.insert("gone".into(), called);
+        figures.effects.insert("transform".into(), called);
+        hosts.insert("transform".to_owned(), None);
         let told = upstreams(&figures, &hosts);
         assert_eq!(told.len(), UPSTREAMS_MAX + 1);
         assert_eq!(

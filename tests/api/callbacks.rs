@@ -128,6 +128,9 @@ async fn only_a_valid_callback_token_completes_the_step() {
     // What is said twice is said once.
     let late = json!({"error": {"class": "refused"}}).to_string();
     assert_eq!(post(&rig, &path, late).await.status, 202);
+    // Of work that is over no heartbeat is taken.
+    let alive = json!({"heartbeat": true}).to_string();
+    post(&rig, &path, alive).await.is_problem(410, "SR0510");
 
     let second = token(&service, "c-2").await;
     let refused = json!({"error": {"class": "refused", "message": "not like this"}}).to_string();

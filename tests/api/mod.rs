@@ -16,7 +16,7 @@ mod conflicts;
 mod controls;
 mod deletions;
 mod forwarding;
-mod generated;
+pub mod generated;
 mod graphs;
 mod instances;
 mod jwt;

@@ -2,6 +2,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "waits for processes in real time")]
 
+pub mod alone;
 mod backups;
 mod clusters;
 mod commands;

@@ -5,9 +5,9 @@
 //! `make fuzz-api MINUTES=10` asks more, from another seed each time, which it prints. A failure names the case; `API_SEED` with
 //! that number and `API_CASES=1` sends a request like it.
 
-mod document;
+pub mod document;
 mod requests;
-mod wire;
+pub mod wire;
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

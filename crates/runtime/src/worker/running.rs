@@ -72,8 +72,8 @@ pub struct WorkerError {
     pub reason: String,
 }
 
-/// The address that each effect calls, by the name of the effect; none of those that call nothing outside.
-pub type Hosts = BTreeMap<String, Arc<str>>;
+/// The address that each effect calls, by the name of the effect; `None` where it calls nothing outside.
+pub type Hosts = BTreeMap<String, Option<Arc<str>>>;
 
 /// A running worker. Dropped without [`Worker::drain`], it leaves its commands to be delivered again.
 pub struct Worker {
@@ -254,9 +254,9 @@ fn upstream(definition: &EffectDefinition, provider: &dyn Provider) -> Option<Ar
 /// Which addresses the effects call.
 fn hosts(effects: &[Arc<EffectDefinition>], providers: &[Arc<dyn Provider>]) -> Hosts {
     let host = |(definition, provider): (&Arc<EffectDefinition>, &Arc<dyn Provider>)| {
-        Some((definition.name.to_string(), Arc::from(provider.upstream()?)))
+        (definition.name.to_string(), provider.upstream().map(Arc::from))
     };
-    effects.iter().zip(providers).filter_map(host).collect()
+    effects.iter().zip(providers).map(host).collect()
 }
 
 /// Begins to take commands, and to hear which of them are cancelled.
