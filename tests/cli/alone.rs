@@ -7,7 +7,10 @@ use super::*;
 #[derive(Clone, Copy)]
 pub struct Typed(&'static str);
 
-pub const CASES: &[(&str, fn(Typed))] = &[
+/// The words of a command, and its test.
+type Case = (&'static str, fn(Typed));
+
+pub const CASES: &[Case] = &[
     ("init", init),
     ("validate", validate),
     ("test", test),

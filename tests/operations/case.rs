@@ -174,7 +174,7 @@ impl Ask<'_> {
     }
 
     /// The same for a request to an instance: its outcome is waited for, and it is applied.
-    pub async fn is_applied(self) -> Value {
+    pub async fn applied(self) -> Value {
         let done = self.query("wait=60s").gives(200).await;
         assert_eq!(
             (&done["outcome"]["state"], &done["checked"]),

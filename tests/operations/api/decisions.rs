@@ -22,7 +22,7 @@ pub const CASES: &[Case] = cases! {
 async fn decided(turn: Turn<'_>, verb: &str) -> Value {
     let path = turn.scene.stuck(verb).await;
     let body = json!({"step": "first", "by": "ann", "reason": "by phone"});
-    turn.ask_about("repair", verb).body(body).is_applied().await;
+    turn.ask_about("repair", verb).body(body).applied().await;
     let view = turn.scene.ended(&path).await;
     let history = view["history"].to_string();
     let verdict = format!(r#""verdict":"{verb}""#);
@@ -65,7 +65,7 @@ async fn try_now(turn: Turn<'_>) {
     let body = json!({"step": "call", "by": "ann", "reason": "it is back"});
     turn.ask_about("patience", "try-now")
         .body(body)
-        .is_applied()
+        .applied()
         .await;
     let view = turn.scene.ended(&path).await;
     assert_eq!(

@@ -73,7 +73,7 @@ async fn signal(turn: Turn<'_>) {
     let path = turn.scene.begin("visit", "signal").await;
     let names = [("saga", "visit"), ("key", "signal"), ("name", "go")];
     let body = json!({"data": {"room": 7}, "by": "ann"});
-    turn.ask(&names).body(body).is_applied().await;
+    turn.ask(&names).body(body).applied().await;
     let view = turn
         .scene
         .until(&path, |view| view["steps"][2]["status"] == "waiting")
@@ -90,7 +90,7 @@ async fn pause(turn: Turn<'_>) {
     let path = turn.scene.begin("visit", "pause").await;
     let body = || json!({"by": "ann", "reason": "a look"});
     let ask = || turn.ask_about("visit", "pause");
-    ask().body(body()).is_applied().await;
+    ask().body(body()).applied().await;
     let view = turn.scene.shown(&path).await;
     let paused = &view["blocked_by"]["paused"];
     assert_eq!(
@@ -112,7 +112,7 @@ async fn resume(turn: Turn<'_>) {
         .until(&path, |view| view["blocked_by"]["inputs"] == 1)
         .await;
     let body = json!({"by": "bob", "reason": "seen"});
-    turn.ask_about("visit", "resume").body(body).is_applied().await;
+    turn.ask_about("visit", "resume").body(body).applied().await;
     let view = turn
         .scene
         .until(&path, |view| view["steps"][2]["status"] == "waiting")
@@ -124,7 +124,7 @@ async fn fire_timer(turn: Turn<'_>) {
     let path = turn.scene.begin("visit", "fire").await;
     let names = [("saga", "visit"), ("key", "fire"), ("name", "remind")];
     let body = json!({"by": "ann", "reason": "sooner"});
-    turn.ask(&names).body(body).is_applied().await;
+    turn.ask(&names).body(body).applied().await;
     let view = turn.scene.shown(&path).await;
     assert_eq!(view["state"], json!({"reminded": true}), "{view}");
 }
@@ -133,7 +133,7 @@ async fn cancel_timer(turn: Turn<'_>) {
     let path = turn.scene.begin("visit", "cancel-timer").await;
     let names = [("saga", "visit"), ("key", "cancel-timer"), ("name", "remind")];
     let body = json!({"by": "ann", "reason": "never"});
-    turn.ask(&names).body(body).is_applied().await;
+    turn.ask(&names).body(body).applied().await;
     let view = turn.scene.shown(&path).await;
     let timers = view["timers"].as_array().expect("timers");
     let names: Vec<_> = timers.iter().map(|timer| &timer["name"]).collect();
@@ -144,7 +144,7 @@ async fn cancel_timer(turn: Turn<'_>) {
 async fn cancel(turn: Turn<'_>) {
     let path = turn.scene.booked("cancel").await;
     let body = json!({"by": "ann", "reason": "second thoughts"});
-    turn.ask_about("visit", "cancel").body(body).is_applied().await;
+    turn.ask_about("visit", "cancel").body(body).applied().await;
     let view = turn.scene.ended(&path).await;
     assert_eq!(
         (
@@ -160,7 +160,7 @@ async fn cancel(turn: Turn<'_>) {
 async fn kill(turn: Turn<'_>) {
     let path = turn.scene.booked("kill").await;
     let body = json!({"by": "ann", "reason": "enough"});
-    turn.ask_about("visit", "kill").body(body).is_applied().await;
+    turn.ask_about("visit", "kill").body(body).applied().await;
     let view = turn.scene.shown(&path).await;
     assert_eq!(
         (
@@ -180,7 +180,7 @@ async fn restart(turn: Turn<'_>) {
     let end = json!({"by": "ann", "reason": "enough"});
     turn.scene.request(&path, "kill", end).await;
     let body = json!({"by": "ann", "reason": "once more"});
-    turn.ask_about("visit", "restart").body(body).is_applied().await;
+    turn.ask_about("visit", "restart").body(body).applied().await;
     let view = turn.scene.shown(&path).await;
     assert_eq!(
         (
@@ -205,7 +205,7 @@ async fn delete(turn: Turn<'_>) {
     assert_eq!(running["code"], "SR0503", "{running}");
     let end = json!({"by": "ann", "reason": "enough"});
     turn.scene.request(&path, "kill", end).await;
-    turn.ask_about("visit", "delete").body(body).is_applied().await;
+    turn.ask_about("visit", "delete").body(body).applied().await;
     let gone = turn
         .scene
         .send(&turn.scene.other, reqwest::Method::GET, &path, None)
