@@ -1,8 +1,13 @@
 # Builds the one binary and puts it, stripped, into an image without a shell or a package manager. It runs as user 65532 and
 # writes to /data only, and to /tmp where SQL effects connect to PostgreSQL: the root may be read-only (docker run --read-only --tmpfs /tmp).
-FROM rust:1-bookworm AS build
-RUN apt-get update \
- && apt-get install -y --no-install-recommends libclang-dev cmake \
+#   docker build -t saga-runner .
+#   docker buildx build --platform linux/amd64,linux/arm64 -t registry.example.com/saga-runner --push .
+# The program is compiled on the platform of the machine for that of the image (BuildKit sets both), so that no emulator compiles it.
+FROM --platform=$BUILDPLATFORM rust:1-bookworm AS build
+ARG TARGETARCH
+RUN cross=$([ "$TARGETARCH" = "$(dpkg --print-architecture)" ] || echo "crossbuild-essential-$TARGETARCH libc6-dev-$TARGETARCH-cross") \
+ && apt-get update \
+ && apt-get install -y --no-install-recommends libclang-dev cmake $cross \
  && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY Cargo.toml Cargo.lock rust-toolchain.toml ./
@@ -10,8 +15,10 @@ COPY benches benches
 COPY crates crates
 COPY src src
 COPY docs/errors docs/errors
-RUN cargo build --release --locked \
- && install -D --strip target/release/saga-runner /out/saga-runner \
+COPY scripts/cross-build.sh scripts/
+# The linker strips the program.
+RUN program=$(CARGO_PROFILE_RELEASE_STRIP=symbols scripts/cross-build.sh "$TARGETARCH") \
+ && install -D "$program" /out/saga-runner \
  && install -d /out/data
 
 FROM gcr.io/distroless/cc-debian12:nonroot

@@ -29,8 +29,12 @@ build: setup ## build the release binary, stripped; its debug information lies b
 	@size=$$(stat -c %s $(RUNNER)); ((size <= 40000000)) || { echo "$(RUNNER) has $$size bytes, and 40,000,000 are its limit (ADR 214)" >&2; exit 1; }
 
 .PHONY: release
-release: build ## what is released: archive, debug information, SBOM and SHA256SUMS, in target/dist
+release: build ## what is released: archive, debug information, SBOM and SHA256SUMS, in target/dist; ARCH=arm64 or amd64 for another platform
+ifdef ARCH
+	@program=$$(scripts/cross-build.sh $(ARCH)) && RUNS=$(RUNNER) ARCH=$(ARCH) scripts/release.sh "$$program" $(TARGET)/dist
+else
 	@scripts/release.sh $(RUNNER)
+endif
 
 .PHONY: demo
 demo: setup ## drive real orders through the example sagas, with a build that is quick to make and slow to run; NATS=1 uses a real nats-server

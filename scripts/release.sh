@@ -4,18 +4,28 @@
 #   saga-runner-VERSION-TARGET.tar.gz        the stripped program, manual pages, completions, licence, changelog, unit and examples
 #   saga-runner-VERSION-TARGET.debug         its debug information, for debuggers and profilers
 #   saga-runner-VERSION-TARGET.cdx.json      what it is made of, as CycloneDX
-#   SHA256SUMS                               of these
+#   SHA256SUMS                               of all such files of this version in FOLDER
 #
 # The archive depends on its files alone: the same program gives the same bytes. `make release` builds the program first.
+#
+# ARCH: amd64 or arm64, where the program is not one for this machine. RUNS is the same program for this machine then, which writes the
+# manual pages and completions; OBJCOPY the tool for such programs (default: that of Debian's cross compilers).
 set -euo pipefail
 program=$(realpath "$1")
+runs=$(realpath "${RUNS:-$1}")
 cd "$(dirname "$0")/.."
 out=$(realpath -m "${2:-${CARGO_TARGET_DIR:-target}/dist}")
-for tool in objcopy python3 sha256sum tar; do
+target=$(rustc -vV | sed -n 's/^host: //p')
+if [[ ${ARCH:-} ]]; then
+  names=$(scripts/cross-build.sh --names "$ARCH")
+  [[ $target == "${names% *}" ]] || OBJCOPY=${OBJCOPY:-${names#* }-objcopy}
+  target=${names% *}
+fi
+export OBJCOPY=${OBJCOPY:-objcopy}
+for tool in "$OBJCOPY" python3 sha256sum tar; do
   command -v "$tool" >/dev/null || { echo "release.sh: $tool is missing" >&2; exit 69; }
 done
-target=$(rustc -vV | sed -n 's/^host: //p')
-version=$("$program" --version | awk '{print $2}')
+version=$("$runs" --version | awk '{print $2}')
 name=saga-runner-$version-$target
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 0)}
 stage=$(mktemp -d)
@@ -30,12 +40,12 @@ else
   scripts/strip.sh "$folder/saga-runner"
   mv "$folder/saga-runner.debug" "$stage/$name.debug"
   # The link has the name under which the file is released.
-  objcopy --remove-section=.gnu_debuglink "$folder/saga-runner"
-  (cd "$stage" && objcopy --add-gnu-debuglink="$name.debug" "$folder/saga-runner")
+  "$OBJCOPY" --remove-section=.gnu_debuglink "$folder/saga-runner"
+  (cd "$stage" && "$OBJCOPY" --add-gnu-debuglink="$name.debug" "$folder/saga-runner")
 fi
-"$folder/saga-runner" man --dir "$folder/man"
+"$runs" man --dir "$folder/man"
 for shell in bash zsh fish; do
-  "$folder/saga-runner" completions "$shell" >"$folder/completions/saga-runner.$shell"
+  "$runs" completions "$shell" >"$folder/completions/saga-runner.$shell"
 done
 cp LICENSE README.md CHANGELOG.md "$folder/"
 cp deploy/systemd/* "$folder/systemd/"
@@ -48,5 +58,5 @@ tar -C "$stage" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --
   -cf - "$name" | gzip -n "-${GZIP_LEVEL:-9}" >"$stage/$name.tar.gz"
 mkdir -p "$out"
 mv "$stage/$name.tar.gz" "$stage/$name.debug" "$stage/$name.cdx.json" "$out/"
-(cd "$out" && sha256sum "$name.tar.gz" "$name.debug" "$name.cdx.json" >SHA256SUMS)
+(cd "$out" && sha256sum "saga-runner-$version"-*.tar.gz "saga-runner-$version"-*.debug "saga-runner-$version"-*.cdx.json >SHA256SUMS)
 echo "$out"

@@ -35,7 +35,7 @@ lints() {
 }
 
 tests() {
-  for tool in nats-server.sh 'databases.sh postgres' 'databases.sh mariadb' 'databases.sh pgbouncer' workers.sh smtp-sink.sh; do
+  for tool in nats-server.sh 'databases.sh postgres' 'databases.sh mariadb' 'databases.sh pgbouncer' workers.sh smtp-sink.sh helm.sh; do
     # shellcheck disable=SC2086 # a script and its argument
     scripts/$tool >/dev/null
   done

@@ -9,6 +9,8 @@ pub use saga_runner_runtime::{
 
 pub mod mdbx;
 
+pub mod files;
+
 pub mod clients;
 
 // Without one of its providers parts of it are not used.

@@ -1,12 +1,10 @@
 //! Files that are read again when they have changed: tokens, certificates, keys of an issuer.
 
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// Largest file, in bytes.
-const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// How often the files are looked at, at most.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -100,38 +98,4 @@ fn stamps(paths: &[PathBuf]) -> Vec<Stamp> {
         Some((file.modified().ok()?, file.len(), file.ino()))
     };
     paths.iter().map(stamp).collect()
-}
-
-/// Reads a file of a bounded size.
-///
-/// # Errors
-/// A sentence that says what is wrong, without the path.
-pub fn read(path: &Path) -> Result<Vec<u8>, String> {
-    let unreadable = |error: std::io::Error| format!("cannot be read: {error}");
-    let bytes = std::fs::metadata(path).map_err(unreadable)?.len();
-    if bytes > FILE_BYTES_MAX {
-        return Err(format!(
-            "is {bytes} bytes long, at most {FILE_BYTES_MAX} are allowed"
-        ));
-    }
-    std::fs::read(path).map_err(unreadable)
-}
-
-/// As [`read`], for what not everybody on the machine may know.
-///
-/// # Errors
-/// As [`read`], and for a file that everybody may read.
-pub fn read_private(path: &Path) -> Result<Vec<u8>, String> {
-    match open_to_everybody(path) {
-        Some(wrong) => Err(wrong),
-        None => read(path),
-    }
-}
-
-/// What is wrong with a file that every user of the machine may read or change; `None` for any other. A group may read it, as
-/// secrets that a container is given are its group's.
-pub fn open_to_everybody(path: &Path) -> Option<String> {
-    let mode = std::fs::metadata(path).ok()?.permissions().mode() & 0o777;
-    (mode & 0o006 != 0)
-        .then(|| format!("is open to every user of the machine (mode {mode:03o}); close it with chmod o-rw"))
 }

@@ -38,7 +38,6 @@ mod watch;
 
 pub use answers::Answers;
 pub use connections::serve;
-pub use files::open_to_everybody;
 pub use forwarding::{Bounds as ForwardBounds, Owner as ForwardOwner, serve as serve_forwarded};
 pub use settings::{Authentication, Settings};
 

@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
-use rustls::{ServerConfig, ServerConnection};
+use rustls::{RootCertStore, ServerConfig, ServerConnection};
 use serde::{Deserialize, Serialize};
 
-use super::files::{self, Files};
-use crate::clients::tls::{authorities, chain, private_key};
+use super::files::Files;
+use crate::clients::tls::{authorities, chain, named, private_key};
+use crate::files;
 use crate::ports::clock::Clock;
 
 /// PEM files of the API's certificate. Relative paths are relative to the manifest.
@@ -60,34 +61,67 @@ impl TlsSettings {
         paths.into_iter().flatten().cloned().collect()
     }
 
+    /// What is wrong with the files, each sentence beginning with the key of its file.
+    pub fn wrong(&self) -> Vec<String> {
+        let alone = [
+            self.certificate().err(),
+            self.key().err(),
+            self.client_authorities().err(),
+        ];
+        let alone: Vec<String> = alone.into_iter().flatten().collect();
+        if alone.is_empty() {
+            // Each can be used by itself: then they may not belong together.
+            return self.read().err().into_iter().collect();
+        }
+        alone
+    }
+
+    fn certificate(&self) -> Result<Vec<CertificateDer<'static>>, String> {
+        let path = &self.certificate_file;
+        let read = files::read(path).and_then(|pem| chain(&pem));
+        read.map_err(|wrong| named("certificate_file", path, &wrong))
+    }
+
+    fn key(&self) -> Result<PrivateKeyDer<'static>, String> {
+        let path = &self.key_file;
+        let read = files::read_private(path).and_then(|pem| private_key(&pem));
+        read.map_err(|wrong| named("key_file", path, &wrong))
+    }
+
+    fn client_authorities(&self) -> Result<Option<(&Path, RootCertStore)>, String> {
+        let Some(path) = self.client_ca_file.as_deref() else {
+            return Ok(None);
+        };
+        let read = files::read(path).and_then(|pem| authorities(&pem));
+        let trusted = read.map_err(|wrong| named("client_ca_file", path, &wrong))?;
+        Ok(Some((path, trusted)))
+    }
+
     fn read(&self) -> Result<Arc<ServerConfig>, String> {
-        let named = |path: &Path, wrong: String| format!("{}: {wrong}", path.display());
-        let pem = |path: &Path| files::read(path).map_err(|wrong| named(path, wrong));
-        let (certificate, key) = (&self.certificate_file, &self.key_file);
-        let chain = chain(&pem(certificate)?).map_err(|wrong| named(certificate, wrong))?;
-        let secret = files::read_private(key).and_then(|pem| private_key(&pem));
-        let secret = secret.map_err(|wrong| named(key, wrong))?;
+        let (chain, secret) = (self.certificate()?, self.key()?);
         let provider = CryptoProvider::get_default().cloned();
         let provider = provider.unwrap_or_else(|| Arc::new(aws_lc_rs::default_provider()));
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
             .map_err(|error| error.to_string())?;
-        let builder = match &self.client_ca_file {
+        let builder = match self.client_authorities()? {
             None => builder.with_no_client_auth(),
-            Some(path) => {
-                let trusted = authorities(&pem(path)?).map_err(|wrong| named(path, wrong))?;
+            Some((path, trusted)) => {
                 let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(trusted), provider);
                 let verifier = match self.client_certificates {
                     ClientCertificates::Required => verifier,
                     ClientCertificates::Optional => verifier.allow_unauthenticated(),
                 };
-                let verifier = verifier.build().map_err(|error| named(path, error.to_string()))?;
+                let verifier = verifier
+                    .build()
+                    .map_err(|error| named("client_ca_file", path, &error.to_string()))?;
                 builder.with_client_cert_verifier(verifier)
             }
         };
-        let mut config = builder
-            .with_single_cert(chain, secret)
-            .map_err(|error| format!("{} with {}: {error}", certificate.display(), key.display()))?;
+        let mut config = builder.with_single_cert(chain, secret).map_err(|error| {
+            let (certificate, key) = (self.certificate_file.display(), self.key_file.display());
+            format!("certificate_file {certificate} with key_file {key}: {error}")
+        })?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         // A resumed session has the certificate of its first handshake, which may have ended since.
         config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -106,7 +140,7 @@ impl Tls {
     /// Reads the files.
     ///
     /// # Errors
-    /// The path of the file that cannot be used, and why.
+    /// The key and the path of the file that cannot be used, and why.
     pub fn open(settings: &TlsSettings, clock: Arc<dyn Clock>) -> Result<Self, String> {
         let of = settings.clone();
         let files = Files::open("http.tls", settings.paths(), move || of.read())?;

@@ -7,8 +7,9 @@ use async_trait::async_trait;
 
 use super::ownership::Place;
 use super::randomness::SystemRandomness;
+use super::unusable::GATEWAY_TLS;
 use super::{Registry, StartError, connect_broker};
-use crate::config::Manifest;
+use crate::config::{Manifest, upstreams};
 use crate::gateway;
 use crate::mdbx;
 use crate::ports::broker::Broker;
@@ -53,12 +54,15 @@ pub trait Adapters: Send + Sync + 'static {
     /// The gateway for aggregate commands.
     ///
     /// # Errors
-    /// [`StartError::Missing`] names the setting that is wrong.
+    /// [`StartError::Missing`] names the setting that is wrong, [`StartError::Config`] a file that cannot be used.
     fn gateway(
         &self,
         settings: &gateway::Settings,
         messenger: Option<Arc<dyn Messenger>>,
     ) -> Result<Arc<dyn Gateway>, StartError> {
+        if let Some(files) = &settings.tls {
+            upstreams::read_tls(GATEWAY_TLS, files)?;
+        }
         gateway::open(settings, messenger).map_err(|error| StartError::Missing(vec![error.to_string()]))
     }
 

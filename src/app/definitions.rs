@@ -175,6 +175,12 @@ pub fn read(folders: &Folders) -> Result<Files, String> {
     Ok(files)
 }
 
+/// Why the definitions of a folder, or a file, cannot be read; `None` where they can.
+#[must_use]
+pub fn unreadable(path: &Path) -> Option<String> {
+    read_all(path).err()
+}
+
 /// The text of a schema, or why there is none.
 fn read_schema(path: &Path) -> Result<Arc<str>, String> {
     let described = |error: io::Error| error.to_string();

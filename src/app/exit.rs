@@ -67,10 +67,10 @@ impl From<crate::config::ConfigError> for Failure {
         let code = match error {
             crate::config::ConfigError::Unreadable { .. } => NO_INPUT,
             crate::config::ConfigError::Wrong { .. }
-            | crate::config::ConfigError::Exposed { .. }
             | crate::config::ConfigError::Tokens { .. }
             | crate::config::ConfigError::Jwt { .. }
             | crate::config::ConfigError::Tls { .. }
+            | crate::config::ConfigError::UpstreamTls { .. }
             | crate::config::ConfigError::OpenToEverybody { .. }
             | crate::config::ConfigError::Secrets { .. } => CONFIG,
         };

@@ -63,6 +63,7 @@ mod shards;
 mod spans;
 mod standing;
 pub mod streams;
+pub mod unusable;
 mod versions;
 mod waits;
 pub mod watched;

@@ -20,7 +20,7 @@ use super::shards::Shown;
 use super::{StartError, archive, streams};
 use crate::broker_clock::BrokerClock;
 use crate::clients::UpstreamTls;
-use crate::config::{Dispatch, Manifest};
+use crate::config::{Dispatch, Manifest, upstreams};
 use crate::effects::{
     Breakers, BuiltIn, Consumer, Hosts, Local, Secrets, SystemResolver, Worker, WorkerSpec,
 };
@@ -440,10 +440,8 @@ fn start_worker(
 fn upstream_tls(manifest: &Manifest) -> Result<BTreeMap<String, UpstreamTls>, StartError> {
     let read = manifest.upstream_tls.iter();
     read.map(|(name, files)| {
-        Ok((
-            name.clone(),
-            files.read().map_err(|wrong| StartError::Missing(vec![wrong]))?,
-        ))
+        let tls = upstreams::read_tls(&format!("upstream_tls.{name}"), files)?;
+        Ok((name.clone(), tls))
     })
     .collect()
 }

@@ -9,12 +9,14 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::StartError;
-use super::credentials::check_private;
 use super::node::Node;
+use crate::config::{Manifest, Refusal, check_private};
 use crate::otlp::{Collector, Origin};
 use crate::tasks::Task;
 use crate::telemetry::Metrics;
 
+/// The code of [`StartError::Telemetry`].
+const TELEMETRY: &str = "SR0420";
 /// The key of the manifest with the credentials of the collector.
 const HEADERS_KEY: &str = "telemetry.otlp.headers_file";
 /// How often spans are sent.
@@ -36,20 +38,10 @@ pub(super) struct Sender {
 /// [`StartError::Telemetry`]: the settings cannot be used; `ConfigError::OpenToEverybody` for the file of headers.
 pub(super) fn begin(node: &Node) -> Result<Option<Sender>, StartError> {
     let (manifest, metrics) = (&node.manifest, &node.metrics);
-    let Some(settings) = &manifest.telemetry.otlp else {
+    let (Some(settings), Some(mut collector)) = (&manifest.telemetry.otlp, collector(manifest)?) else {
         return Ok(None);
     };
-    let origin = Origin {
-        cluster: manifest.cluster.clone(),
-        version: env!("CARGO_PKG_VERSION"),
-    };
-    let (file, timeout) = (settings.headers_file.clone(), settings.timeout.duration());
-    if let Some(path) = &file {
-        check_private(HEADERS_KEY, path)?;
-    }
-    let secret = file.clone();
-    let mut collector =
-        Collector::new(&settings.endpoint, file, timeout, origin).map_err(StartError::Telemetry)?;
+    let secret = settings.headers_file.clone();
     let dropped = metrics.spans_dropped.with_label_values(&["queue"]);
     let seed = Uuid::from_u128(node.randomness.draw()).as_u64_pair().0;
     metrics
@@ -71,6 +63,32 @@ pub(super) fn begin(node: &Node) -> Result<Option<Sender>, StartError> {
         }
     });
     Ok(Some(Sender { stop, task }))
+}
+
+/// The collector, if the manifest says where it is.
+fn collector(manifest: &Manifest) -> Result<Option<Collector>, StartError> {
+    let Some(settings) = &manifest.telemetry.otlp else {
+        return Ok(None);
+    };
+    let origin = Origin {
+        cluster: manifest.cluster.clone(),
+        version: env!("CARGO_PKG_VERSION"),
+    };
+    let (file, timeout) = (settings.headers_file.clone(), settings.timeout.duration());
+    if let Some(path) = &file {
+        check_private(HEADERS_KEY, path)?;
+    }
+    let made = Collector::new(&settings.endpoint, file, timeout, origin);
+    made.map(Some).map_err(StartError::Telemetry)
+}
+
+/// What [`begin`] would refuse, besides what the manifest refuses by itself.
+pub(super) fn refusal(manifest: &Manifest) -> Option<Refusal> {
+    manifest.telemetry.check().ok()?;
+    match collector(manifest).err()? {
+        StartError::Config(error) => Some(error.refusal()),
+        error => Some(Refusal::sentence(TELEMETRY, &error.to_string())),
+    }
 }
 
 /// Sends what waits, batch by batch.

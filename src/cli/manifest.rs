@@ -1,6 +1,6 @@
 //! The manifest of a command, what the command line lays over it, and the commands that show and check it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::output::{Column, Format, OutputArguments, listed, plain};
 use crate::app::exit::{self, Failure};
-use crate::app::{diagnostics, out};
-use crate::config::{BrokerKind, ConfigError, Effective, LogFormat, Manifest, Mode, Overrides};
+use crate::app::{Registry, diagnostics, out, unusable};
+use crate::config::{ConfigError, Effective, LogFormat, Manifest, Mode, Overrides};
 use crate::kernel::definition::{Diagnostic, Severity};
 
 /// Variables that are read without a flag, and say nothing about keys of the manifest.
@@ -32,15 +32,16 @@ pub struct ManifestArguments {
 impl ManifestArguments {
     /// The manifest with everything that overrides it.
     pub fn load(self) -> Result<Manifest, Failure> {
-        self.load_in(None)
+        let file = self.file()?;
+        Ok(Manifest::load(&file, &self.overrides.over_environment())?)
     }
 
-    /// The same, in a mode that the command line names.
-    pub fn load_in(self, mode: Option<Mode>) -> Result<Manifest, Failure> {
+    /// The same for a start, in a mode that the command line may name: what names a file that cannot be used is refused, too.
+    pub fn load_to_start(self, mode: Option<Mode>, registry: &Registry) -> Result<Manifest, Failure> {
         let mode = mode.and_then(|mode| Some(mode.to_possible_value()?.get_name().to_owned()));
         let file = self.file()?;
         let overrides = self.overrides.over_environment().flag("--mode", "mode", mode);
-        Ok(Manifest::load(&file, &overrides)?)
+        to_start(&file, &overrides, registry)
     }
 
     /// The file that is named, else the first default that exists.
@@ -54,6 +55,12 @@ impl ManifestArguments {
             Failure::new(exit::NO_INPUT, message)
         })
     }
+}
+
+/// The manifest of a process that is to start: all that it could not use on this machine is refused.
+pub fn to_start(file: &Path, overrides: &Overrides, registry: &Registry) -> Result<Manifest, Failure> {
+    let check = |manifest: &Manifest| unusable::at_start(manifest, registry);
+    Ok(Effective::load_checked(file, overrides, &check)?.manifest)
 }
 
 /// Flags that override the manifest.
@@ -131,9 +138,10 @@ fn collect_variables(command: &clap::Command, found: &mut BTreeSet<String>) {
 pub enum ConfigCommand {
     /// Print every effective value, from the file, the environment, the flags and the defaults. Secrets are masked.
     Show(ShowArguments),
-    /// Check the manifest with everything that overrides it, and print every error with its location.
+    /// Check the manifest with everything that overrides it and the files that it names, and print every error with its location.
     #[command(
-        after_help = "Exits with 1 if there is an error. For programs, findings are a list without anything around it."
+        after_help = "Exits with 1 if there is an error. Files and folders are looked at as the user that calls it: take that of the runner.\n\
+            For programs, findings are a list without anything around it."
     )]
     Check(CheckArguments),
 }
@@ -155,14 +163,18 @@ pub struct CheckArguments {
     file: Option<PathBuf>,
     #[command(flatten)]
     manifest: ManifestArguments,
+    /// Read no file that the manifest names, and look at no folder: for a manifest of another machine.
+    #[arg(long)]
+    no_files: bool,
     #[command(flatten)]
     output: OutputArguments,
 }
 
-pub fn config(command: ConfigCommand) -> Result<(), Failure> {
+/// `registry` has the providers that a team has compiled in.
+pub fn config(command: ConfigCommand, registry: &Registry) -> Result<(), Failure> {
     match command {
         ConfigCommand::Show(arguments) => show(arguments),
-        ConfigCommand::Check(arguments) => check(arguments),
+        ConfigCommand::Check(arguments) => check(arguments, registry),
     }
 }
 
@@ -207,20 +219,25 @@ fn show(arguments: ShowArguments) -> Result<(), Failure> {
     output.list(columns, &listed(lines))
 }
 
-fn check(arguments: CheckArguments) -> Result<(), Failure> {
+fn check(arguments: CheckArguments, registry: &Registry) -> Result<(), Failure> {
     let path = match arguments.file {
         Some(file) => file,
         None => arguments.manifest.file()?,
     };
     let overrides = arguments.manifest.overrides.over_environment();
-    let (findings, texts) = match Effective::load(&path, &overrides) {
-        Ok(effective) => (
-            of_the_broker(&path, &effective.manifest),
-            std::collections::BTreeMap::new(),
-        ),
+    let no_files = arguments.no_files;
+    let look = |manifest: &Manifest| {
+        if no_files {
+            unusable::anywhere(manifest, registry)
+        } else {
+            unusable::here(manifest, registry)
+        }
+    };
+    let (findings, texts) = match Effective::load_checked(&path, &overrides, &look) {
+        Ok(_) => (Vec::new(), BTreeMap::new()),
         Err(ConfigError::Wrong { findings, texts }) => (findings, texts),
         Err(error @ ConfigError::Unreadable { .. }) => return Err(error.into()),
-        Err(error) => (vec![alone(&path, &error)], std::collections::BTreeMap::new()),
+        Err(error) => (vec![alone(&path, &error)], BTreeMap::new()),
     };
     let output = arguments.output;
     match output.format() {
@@ -245,30 +262,17 @@ fn check(arguments: CheckArguments) -> Result<(), Failure> {
     Err(Failure::new(exit::FINDINGS, message))
 }
 
-/// What a connection to the broker would end with before it is made.
-fn of_the_broker(path: &Path, manifest: &Manifest) -> Vec<Diagnostic> {
-    if manifest.broker.kind != BrokerKind::Nats {
-        return Vec::new();
-    }
-    let error = manifest.broker.nats.check().err();
-    let finding = error.map(|error| of_all(path, "SR0302", &error.to_string()));
-    finding.into_iter().collect()
-}
-
 /// What is wrong with a manifest as a whole.
 pub fn alone(path: &Path, error: &ConfigError) -> Diagnostic {
-    of_all(path, error.code(), &error.to_string())
-}
-
-fn of_all(path: &Path, code: &'static str, message: &str) -> Diagnostic {
+    let refusal = error.refusal();
     Diagnostic {
-        code,
+        code: refusal.code,
         severity: Severity::Error,
         file: path.display().to_string(),
         line: 0,
         column: 0,
         span: 0..0,
-        message: message.to_owned(),
+        message: refusal.message,
         help: None,
     }
 }

@@ -210,7 +210,7 @@ pub fn main_with(registry: Registry) -> ExitCode {
         Command::Graph(arguments) => graph::graph(&arguments),
         Command::Token(command) => token::token(&command),
         Command::Schema(arguments) => schema::schema(&arguments),
-        Command::Config(command) => manifest::config(command),
+        Command::Config(command) => manifest::config(command, &registry),
         Command::Doctor(arguments) => doctor::doctor(arguments),
         Command::Streams(command) => streams::streams(command),
         Command::Consumers(command) => consumers::consumers(command),

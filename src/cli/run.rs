@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::manifest::{ManifestArguments, OverrideArguments};
+use super::manifest::{ManifestArguments, OverrideArguments, to_start};
 use crate::app::exit::Failure;
 use crate::app::out;
 use crate::app::ownership::{Adoption, Loss};
@@ -56,7 +56,7 @@ fn pair(text: &str) -> Result<(String, String), String> {
 }
 
 pub fn run(arguments: RunArguments, registry: Registry) -> Result<(), Failure> {
-    let manifest = arguments.manifest.load_in(arguments.mode)?;
+    let manifest = arguments.manifest.load_to_start(arguments.mode, &registry)?;
     let adoption = Adoption::new(arguments.adopt_loss, arguments.reason.unwrap_or_default());
     start(manifest, registry, adoption)
 }
@@ -64,7 +64,7 @@ pub fn run(arguments: RunArguments, registry: Registry) -> Result<(), Failure> {
 pub fn dev(arguments: DevArguments, registry: Registry) -> Result<(), Failure> {
     let overrides = arguments.overrides.over_environment();
     let mut manifest = if let Some(path) = &arguments.config {
-        Manifest::load(path, &overrides)?
+        to_start(path, &overrides, &registry)?
     } else {
         let text = defaults(&arguments.sagas, &arguments.effects);
         Manifest::parse(&text, Path::new("saga-runner dev"), &overrides)?

@@ -1,5 +1,5 @@
-//! What clients of other systems have in common, whoever they are called by: certificates, gRPC channels that use them, and
-//! how a failure is told.
+//! What clients of other systems have in common, whoever they are called by: addresses, certificates, gRPC channels that use them,
+//! and how a failure is told.
 
 #[cfg(any(feature = "effect-http", feature = "grpc"))]
 pub mod ending;
@@ -13,6 +13,25 @@ pub use tls::{Identity, UpstreamTls, UpstreamTlsFiles};
 
 use std::error::Error;
 use std::fmt::Write as _;
+
+use reqwest::Url;
+
+/// A URL with a host; `None` for any other text.
+#[must_use]
+pub fn url_with_host(text: &str) -> Option<Url> {
+    // The parser takes `https:///name` for `https://name`.
+    let (_, rest) = text.split_once("://")?;
+    let is_hosted = |url: &Url| url.host_str().is_some_and(|host| !host.is_empty());
+    Url::parse(text)
+        .ok()
+        .filter(|url| !rest.starts_with('/') && is_hosted(url))
+}
+
+/// The same for HTTP alone.
+#[must_use]
+pub fn http_url(text: &str) -> Option<Url> {
+    url_with_host(text).filter(|url| matches!(url.scheme(), "http" | "https"))
+}
 
 /// `what` and the causes of an error. Not the error itself, which may tell the URL, and that may hold credentials.
 #[must_use]

@@ -12,6 +12,7 @@ use rustls_platform_verifier::BuilderVerifierExt as _;
 use serde::{Deserialize, Serialize};
 
 use super::told;
+use crate::files;
 
 /// PEM files that protect the connections to one upstream. Relative paths are relative to the manifest.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +22,7 @@ pub struct UpstreamTlsFiles {
     pub ca_file: Option<PathBuf>,
     /// The client certificate, together with `key_file`. Default: none.
     pub cert_file: Option<PathBuf>,
+    /// Its private key. Refused if every user of the machine may read it.
     pub key_file: Option<PathBuf>,
 }
 
@@ -48,40 +50,76 @@ impl UpstreamTlsFiles {
     /// Reads the files.
     ///
     /// # Errors
-    /// The path of the file that cannot be read or used, and why.
+    /// The key and the path of the file that cannot be read or used, and why.
     pub fn read(&self) -> Result<UpstreamTls, String> {
-        let read =
-            |path: &PathBuf| std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
-        let identity = match (&self.cert_file, &self.key_file) {
-            (Some(certificate), Some(key)) => Some(Identity {
-                certificate: read(certificate)?,
-                key: read(key)?,
-            }),
+        let identity = match (self.certificate()?, self.key()?) {
+            (Some(certificate), Some(key)) => Some(Identity { certificate, key }),
             _ => None,
         };
         let tls = UpstreamTls {
-            ca: self.ca_file.as_ref().map(read).transpose()?,
+            ca: self.authorities()?,
             identity,
         };
-        self.usable(&tls)?;
+        if let (Some(cert_file), Some(key_file), Some(_)) = (&self.cert_file, &self.key_file, &tls.identity) {
+            client_config(Some(&tls)).map_err(|wrong| {
+                let (certificate, key) = (cert_file.display(), key_file.display());
+                format!("cert_file {certificate} with key_file {key}: {wrong}")
+            })?;
+        }
         Ok(tls)
     }
 
-    /// Whether the files hold what they are named for.
-    fn usable(&self, tls: &UpstreamTls) -> Result<(), String> {
-        let named = |path: &PathBuf, reason: String| format!("{}: {reason}", path.display());
-        if let (Some(path), Some(ca)) = (&self.ca_file, &tls.ca) {
-            authorities(ca).map_err(|reason| named(path, reason))?;
+    /// What is wrong with the files, each sentence beginning with the key of its file.
+    pub fn wrong(&self) -> Vec<String> {
+        let alone = [
+            self.authorities().err(),
+            self.certificate().err(),
+            self.key().err(),
+        ];
+        let alone: Vec<String> = alone.into_iter().flatten().collect();
+        if alone.is_empty() {
+            // Each can be used by itself: then they may not belong together.
+            return self.read().err().into_iter().collect();
         }
-        if let (Some(cert_file), Some(key_file), Some(own)) = (&self.cert_file, &self.key_file, &tls.identity)
-        {
-            chain(&own.certificate).map_err(|reason| named(cert_file, reason))?;
-            private_key(&own.key).map_err(|reason| named(key_file, reason))?;
-            client_config(Some(tls))
-                .map_err(|reason| format!("{} with {}: {reason}", cert_file.display(), key_file.display()))?;
-        }
-        Ok(())
+        alone
     }
+
+    fn authorities(&self) -> Result<Option<Vec<u8>>, String> {
+        let path = self.ca_file.as_deref();
+        checked("ca_file", path, files::read, |pem| authorities(pem).map(drop))
+    }
+
+    fn certificate(&self) -> Result<Option<Vec<u8>>, String> {
+        let path = self.cert_file.as_deref();
+        checked("cert_file", path, files::read, |pem| chain(pem).map(drop))
+    }
+
+    fn key(&self) -> Result<Option<Vec<u8>>, String> {
+        let path = self.key_file.as_deref();
+        checked("key_file", path, files::read_private, |pem| {
+            private_key(pem).map(drop)
+        })
+    }
+}
+
+/// Reads a file that holds what it is named for.
+fn checked(
+    key: &str,
+    path: Option<&Path>,
+    read: impl Fn(&Path) -> Result<Vec<u8>, String>,
+    check: impl Fn(&[u8]) -> Result<(), String>,
+) -> Result<Option<Vec<u8>>, String> {
+    let Some(path) = path else {
+        return Ok(None);
+    };
+    let pem = read(path).map_err(|wrong| named(key, path, &wrong))?;
+    check(&pem).map_err(|wrong| named(key, path, &wrong))?;
+    Ok(Some(pem))
+}
+
+/// What is wrong with the file at a path, which a key names.
+pub fn named(key: &str, path: &Path, wrong: &str) -> String {
+    format!("{key} {}: {wrong}", path.display())
 }
 
 /// The TLS side of one upstream, all parts in PEM.
@@ -216,8 +254,14 @@ pub fn is_untrusted(error: &(dyn Error + 'static)) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
     use crate::clients::testing::Authority;
+
+    fn set_mode(path: &Path, mode: u32) {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("set");
+    }
 
     #[test]
     fn authorities_without_a_certificate_are_refused() {
@@ -237,6 +281,7 @@ mod tests {
         let place = |name: &str, bytes: &[u8]| {
             let path = folder.path().join(name);
             std::fs::write(&path, bytes).expect("written");
+            set_mode(&path, 0o600);
             path
         };
         let (certificate, key) = (place("cert.pem", &one.certificate), place("key.pem", &one.key));
@@ -272,6 +317,46 @@ mod tests {
                 "{reason:?} lacks one of {parts:?}"
             );
         }
-        assert_eq!(refused(None, Some(certificate), Some(key)), "");
+        assert_eq!(refused(None, Some(certificate.clone()), Some(key.clone())), "");
+        set_mode(&key, 0o644);
+        let open = refused(None, Some(certificate), Some(key));
+        assert!(
+            open.starts_with("key_file ") && open.contains("mode 644"),
+            "{open}"
+        );
+    }
+
+    #[test]
+    fn every_file_that_cannot_be_used_is_told_and_pairs_once_each_can() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| Some(folder.path().join(name));
+        let mut files = UpstreamTlsFiles {
+            ca_file: path("ca.pem"),
+            cert_file: path("cert.pem"),
+            key_file: path("key.pem"),
+        };
+        let keys = |files: &UpstreamTlsFiles| -> Vec<String> {
+            let sentences = files.wrong().into_iter();
+            sentences
+                .map(|told| told.split(' ').next().unwrap_or_default().to_owned())
+                .collect()
+        };
+        assert_eq!(keys(&files), ["ca_file", "cert_file", "key_file"]);
+        let authority = Authority::new();
+        let (one, other) = (authority.certify("one"), authority.certify("other"));
+        for (name, bytes) in [
+            ("ca.pem", authority.pem()),
+            ("cert.pem", one.certificate),
+            ("key.pem", other.key),
+        ] {
+            let path = folder.path().join(name);
+            std::fs::write(&path, bytes).expect("written");
+            set_mode(&path, 0o600);
+        }
+        let told = files.wrong();
+        assert!(told.len() == 1 && told[0].contains("KeyMismatch"), "{told:?}");
+        files.cert_file = None;
+        files.key_file = None;
+        assert_eq!(files.wrong(), [""; 0]);
     }
 }

@@ -2,16 +2,33 @@
 
 use super::manifest::{Dispatch, Manifest, Mode, TenantList};
 use super::secret::SecretReference;
-use super::{BrokerKind, limits};
+use super::{BrokerKind, Refusal, limits};
 use crate::effects::consumers::{Delivery, Grouping, PUSHED_MAX};
 use crate::kernel::ids::{SagaName, TenantId};
 
 /// Fewest and most shards of a cluster.
 const SHARDS: std::ops::RangeInclusive<u16> = 1..=1024;
+/// What contradicts itself.
+pub(super) const CONTRADICTION: &str = "SR0403";
+/// An address that others can reach, without anything that authenticates.
+const EXPOSED: &str = "SR0412";
 
 impl Manifest {
+    /// All that is refused of the manifest by itself.
+    pub(super) fn refusals(&self) -> Vec<Refusal> {
+        let contradictions = self.contradictions().into_iter();
+        let mut found: Vec<Refusal> = contradictions
+            .map(|sentence| Refusal::sentence(CONTRADICTION, &sentence))
+            .collect();
+        found.extend(self.http.exposed().map(|(key, listen)| {
+            let told = "can be reached from other machines, and anyone who reaches the API may do everything: listen on 127.0.0.1, set http.authentication: tokens or jwt, or say in_front where only authenticated requests get there";
+            Refusal::sentence(EXPOSED, &format!("{key} {listen} {told}"))
+        }));
+        found
+    }
+
     /// All contradictions, each a sentence that begins with the key that it is about.
-    pub(super) fn contradictions(&self) -> Vec<String> {
+    fn contradictions(&self) -> Vec<String> {
         let mut found = Vec::new();
         let names = [
             ("cluster", Some(self.cluster.as_str())),
@@ -54,6 +71,7 @@ impl Manifest {
         found.extend(self.streams.audit.check().err());
         self.storage_contradictions(&mut found);
         found.extend(self.telemetry.check().err());
+        found.extend(crate::logging::check(&self.log.level).err());
         if self.mode != Mode::Combined {
             let mode = self.mode.as_str();
             if self.broker.kind == BrokerKind::Embedded {

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::layers::Check;
 use super::sources::{Sources, without_credentials};
 use super::{ConfigError, Manifest, Overrides, keys, layers};
 use crate::kernel::definition::yaml::{self, Node};
@@ -42,6 +43,14 @@ impl Effective {
     /// # Errors
     /// As [`Manifest::load`].
     pub fn load(path: &Path, overrides: &Overrides) -> Result<Self, ConfigError> {
+        Self::load_checked(path, overrides, &|_| Vec::new())
+    }
+
+    /// The same, and `check` says what else is refused, told together with all that is wrong by itself.
+    ///
+    /// # Errors
+    /// As [`Manifest::load`].
+    pub fn load_checked(path: &Path, overrides: &Overrides, check: Check<'_>) -> Result<Self, ConfigError> {
         let unreadable = |source| ConfigError::Unreadable {
             path: path.to_owned(),
             source,
@@ -52,7 +61,7 @@ impl Effective {
             return Err(unreadable(std::io::Error::other(message)));
         }
         let text = std::fs::read_to_string(path).map_err(unreadable)?;
-        layers::read(&text, path, overrides)
+        layers::read_checked(&text, path, overrides, check)
     }
 
     pub(super) fn of(manifest: Manifest, root: &Node<'_>, sources: &Sources) -> Self {

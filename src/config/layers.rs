@@ -12,17 +12,33 @@ use super::keys::{self, Written};
 use super::overrides::{Overrides, Setting};
 use super::shown::Shown;
 use super::sources::{Origin, Sources};
-use super::{ConfigError, Manifest, mistakes, yaml_options};
+use super::{ConfigError, Manifest, Refusal, mistakes, yaml_options};
 use crate::kernel::definition::diagnostic::{Diagnostic, Severity};
 use crate::kernel::definition::findings::Findings;
 use crate::kernel::definition::yaml::{self, Entry, Node, Scalar, ScalarStyle, Value};
 use crate::kernel::expr::nearest;
 
+/// What is refused of a manifest besides what it says by itself.
+pub type Check<'c> = &'c dyn Fn(&Manifest) -> Vec<Refusal>;
+
 /// Reads a manifest from `text` with `overrides` over it; relative paths in the text are relative to the folder of `path`.
 ///
 /// # Errors
-/// [`ConfigError`], with all that is wrong.
+/// [`ConfigError::Wrong`], with all that is wrong.
 pub(super) fn read(text: &str, path: &Path, overrides: &Overrides) -> Result<Effective, ConfigError> {
+    read_checked(text, path, overrides, &|_| Vec::new())
+}
+
+/// The same, and `check` says what else is refused.
+///
+/// # Errors
+/// As [`read`].
+pub(super) fn read_checked(
+    text: &str,
+    path: &Path,
+    overrides: &Overrides,
+    check: Check<'_>,
+) -> Result<Effective, ConfigError> {
     let sources = Sources::of(path, text, overrides);
     let mut findings = Findings::new("", sources.text());
     let parsed = yaml::parse(sources.text_of_file(), &mut findings);
@@ -61,15 +77,12 @@ pub(super) fn read(text: &str, path: &Path, overrides: &Overrides) -> Result<Eff
         }
     };
     manifest.resolve_paths(path.parent().unwrap_or_else(|| Path::new(".")));
-    let refusals = manifest.contradictions();
+    let mut refusals = manifest.refusals();
+    refusals.extend(check(&manifest));
     if !refusals.is_empty() {
         let findings = mistakes::placed(&root, &sources, refusals);
         let texts = texts(&root);
         return Err(ConfigError::Wrong { findings, texts });
-    }
-    if let Some((key, listen)) = manifest.http.exposed() {
-        let path = path.to_owned();
-        return Err(ConfigError::Exposed { path, key, listen });
     }
     Ok(Effective::of(manifest, &root, &sources))
 }

@@ -7,9 +7,10 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use super::check::CONTRADICTION;
 use super::shown::Shown;
 use super::sources::Sources;
-use super::{Manifest, keys, place, yaml_options};
+use super::{Manifest, Refusal, keys, place, yaml_options};
 use crate::kernel::definition::diagnostic::{Diagnostic, Severity};
 use crate::kernel::definition::findings::Findings;
 use crate::kernel::definition::yaml::{Entry, Node, Plain, Scalar, Value};
@@ -19,8 +20,6 @@ use crate::kernel::expr::nearest;
 
 /// What cannot be read.
 pub(super) const SYNTAX: &str = "SR0402";
-/// What contradicts itself.
-const CONTRADICTION: &str = "SR0403";
 /// A secret that others may read.
 pub(super) const INLINE_SECRET: &str = "SR0414";
 /// Most mistakes that the reader is asked for.
@@ -70,23 +69,23 @@ pub(super) fn coded(findings: Findings<'_>) -> Vec<Diagnostic> {
     list
 }
 
-/// What contradicts itself in a manifest: each sentence begins with the key that it is about.
-pub(super) fn placed(root: &Node<'_>, sources: &Sources, refusals: Vec<String>) -> Vec<Diagnostic> {
+/// What is refused of a manifest, each where the key that it is about stands.
+pub(super) fn placed(root: &Node<'_>, sources: &Sources, refusals: Vec<Refusal>) -> Vec<Diagnostic> {
     let text = sources.text();
-    let at = |refusal: String| match place::of_refused(root, text, &refusal) {
+    let at = |refusal: Refusal| match place::of_refused(root, text, &refusal.key) {
         Some(span) => {
             let mut findings = Findings::new("", text);
-            findings.error(CONTRADICTION, span, refusal);
+            findings.error(refusal.code, span, refusal.message);
             sources.relocated(findings.into_sorted()).remove(0)
         }
         None => Diagnostic {
-            code: CONTRADICTION,
+            code: refusal.code,
             severity: Severity::Error,
             file: sources.file().to_owned(),
             line: 0,
             column: 0,
             span: 0..0,
-            message: refusal,
+            message: refusal.message,
             help: None,
         },
     };

@@ -16,12 +16,14 @@ mod mistakes;
 mod overrides;
 mod ownership;
 mod place;
+mod refusal;
 #[cfg(test)]
 mod schema_tests;
 pub mod secret;
 mod shown;
 mod sources;
 mod telemetry;
+pub mod upstreams;
 
 pub use crate::logging::LogFormat;
 pub use effective::Effective;
@@ -29,13 +31,14 @@ pub use jobs::{JOB_RATE_MAX, JOB_RATE_MIN, JobSettings};
 pub use manifest::{BrokerKind, Dispatch, Manifest, Mode, StreamSettings, TenantList};
 pub use overrides::Overrides;
 pub use ownership::OwnershipSettings;
+pub use refusal::Refusal;
 pub use telemetry::{OtlpSettings, TelemetrySettings};
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::files::open_to_everybody;
 use crate::kernel::definition::Diagnostic;
 
 /// Why a manifest cannot be used. The process exits with 78 (configuration) or 66 (no such file).
@@ -50,24 +53,19 @@ pub enum ConfigError {
         /// What the findings are about, by the names that they have for it, without what is secret.
         texts: BTreeMap<String, Arc<str>>,
     },
-    #[error(
-        "{}: {key} {listen} can be reached from other machines, and anyone who reaches the API may do everything: listen on 127.0.0.1, set http.authentication: tokens or jwt, or say in_front where only authenticated requests get there [SR0412]",
-        path.display()
-    )]
-    Exposed {
-        path: PathBuf,
-        key: &'static str,
-        listen: SocketAddr,
-    },
     #[error("http.tokens_file {}: {wrong} [SR0413]", path.display())]
     Tokens { path: PathBuf, wrong: String },
     #[error("http.jwt.{wrong} [SR0417]")]
     Jwt { wrong: String },
-    #[error("http.tls: {wrong} [SR0415]")]
+    /// The sentence begins with the key of a file, below `http.tls`.
+    #[error("http.tls.{wrong} [SR0415]")]
     Tls { wrong: String },
+    /// The sentence begins with the key of a file, below `key`.
+    #[error("{key}.{wrong} [SR0418]")]
+    UpstreamTls { key: String, wrong: String },
     #[error("{key} {}: {wrong} [SR0416]", path.display())]
     OpenToEverybody {
-        key: &'static str,
+        key: String,
         path: PathBuf,
         wrong: String,
     },
@@ -87,12 +85,33 @@ impl ConfigError {
             Self::Unreadable { .. } => "SR0401",
             Self::Wrong { findings, .. } => findings.first().map_or("SR0402", |finding| finding.code),
             Self::Secrets { .. } => "SR0404",
-            Self::Exposed { .. } => "SR0412",
             Self::Tokens { .. } => "SR0413",
             Self::Jwt { .. } => "SR0417",
             Self::Tls { .. } => "SR0415",
             Self::OpenToEverybody { .. } => "SR0416",
+            Self::UpstreamTls { .. } => "SR0418",
         }
+    }
+
+    /// The error as what is refused of a manifest, where its sentence begins with the key that it is about.
+    #[must_use]
+    pub fn refusal(&self) -> Refusal {
+        Refusal::sentence(self.code(), &self.to_string())
+    }
+}
+
+/// Refuses a file of secrets, named by `key`, that every user of the machine may read or change.
+///
+/// # Errors
+/// [`ConfigError::OpenToEverybody`].
+pub fn check_private(key: &str, path: &Path) -> Result<(), ConfigError> {
+    match open_to_everybody(path) {
+        None => Ok(()),
+        Some(wrong) => Err(ConfigError::OpenToEverybody {
+            key: key.to_owned(),
+            path: path.to_owned(),
+            wrong,
+        }),
     }
 }
 

@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::ConfigError;
+use super::{ConfigError, Manifest, Refusal, check_private};
 
+/// Where the secret that proves callback tokens is named.
+const CALLBACK_KEY: &str = "callbacks.key";
 /// A shorter key could be guessed.
 const CALLBACK_KEY_CHARS_MIN: usize = 16;
 
@@ -64,6 +66,10 @@ impl From<SecretReference> for Written {
 }
 
 impl SecretReference {
+    const fn is_file(&self) -> bool {
+        matches!(self, Self::File(_))
+    }
+
     /// Makes a relative path that of a file below `base`.
     pub fn resolve(&mut self, base: &Path) {
         if let Self::File(path) = self
@@ -101,10 +107,26 @@ impl KvReference {
 /// Reads the secrets that are on this machine. For those of NATS KV there has to be a connection first.
 ///
 /// # Errors
-/// [`ConfigError::Secrets`] names every secret that is missing or empty, never its value.
+/// [`ConfigError::OpenToEverybody`] for a file that every user of the machine may read; [`ConfigError::Secrets`] names every secret
+/// that is missing or empty, never its value.
 pub fn resolve(
     references: &BTreeMap<String, SecretReference>,
 ) -> Result<BTreeMap<String, String>, ConfigError> {
+    for (name, reference) in references {
+        private(&format!("secrets.{name}"), reference)?;
+    }
+    read(references)
+}
+
+/// Refuses the file of a secret, named by `key`, that every user of the machine may read.
+fn private(key: &str, reference: &SecretReference) -> Result<(), ConfigError> {
+    match reference {
+        SecretReference::File(path) => check_private(key, path),
+        SecretReference::Env(_) | SecretReference::Kv(_) => Ok(()),
+    }
+}
+
+fn read(references: &BTreeMap<String, SecretReference>) -> Result<BTreeMap<String, String>, ConfigError> {
     let (mut values, mut secrets) = (BTreeMap::new(), Vec::new());
     for (name, reference) in references {
         match of_machine(reference) {
@@ -168,10 +190,11 @@ fn without_newline(text: &str) -> String {
 /// Reads the secret that proves callback tokens.
 ///
 /// # Errors
-/// [`ConfigError::Secrets`] where it is missing or has fewer than [`CALLBACK_KEY_CHARS_MIN`] characters.
+/// As [`resolve`], also where it has fewer than [`CALLBACK_KEY_CHARS_MIN`] characters.
 pub fn callback_key(reference: &SecretReference) -> Result<String, ConfigError> {
-    let name = "callbacks.key";
-    let resolved = resolve(&BTreeMap::from([(name.to_owned(), reference.clone())]))?;
+    let name = CALLBACK_KEY;
+    private(name, reference)?;
+    let resolved = read(&BTreeMap::from([(name.to_owned(), reference.clone())]))?;
     let key = resolved.into_values().next().unwrap_or_default();
     if key.chars().count() < CALLBACK_KEY_CHARS_MIN {
         let wrong = format!("has fewer than {CALLBACK_KEY_CHARS_MIN} characters");
@@ -180,22 +203,76 @@ pub fn callback_key(reference: &SecretReference) -> Result<String, ConfigError> 
     Ok(key)
 }
 
+/// The files of secrets that cannot be used. Variables are those of another process, and NATS KV is asked over a connection.
+pub fn refusals(manifest: &Manifest) -> Vec<Refusal> {
+    let refusal = |key: &str, error: &ConfigError| Refusal::of(key, error.code(), &error.to_string());
+    let mut found = Vec::new();
+    for (name, reference) in &manifest.secrets {
+        if reference.is_file()
+            && let Err(error) = resolve(&BTreeMap::from([(name.clone(), reference.clone())]))
+        {
+            found.push(refusal(&format!("secrets.{name}"), &error));
+        }
+    }
+    if let Some(callbacks) = &manifest.callbacks
+        && callbacks.key.is_file()
+        && let Err(error) = callback_key(&callbacks.key)
+    {
+        found.push(refusal(CALLBACK_KEY, &error));
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
+
+    /// Writes a file that only its owner may read.
+    fn write(path: &Path, text: &str) {
+        std::fs::write(path, text).expect("written");
+        set_mode(path, 0o600);
+    }
+
+    fn set_mode(path: &Path, mode: u32) {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("set");
+    }
+
+    #[test]
+    fn a_secret_that_every_user_may_read_is_refused_and_one_of_a_group_is_not() {
+        let dir = tempfile::tempdir().expect("temporary folder");
+        let path = dir.path().join("token");
+        write(&path, "s3cret, and longer than a key has to be\n");
+        let reference = SecretReference::File(path.clone());
+        let secrets = BTreeMap::from([("token".to_owned(), reference.clone())]);
+        let mut manifest = Manifest::named("test");
+        manifest.secrets = secrets.clone();
+        for (mode, is_refused) in [(0o640, false), (0o644, true), (0o602, true)] {
+            set_mode(&path, mode);
+            let told = resolve(&secrets).err().map(|error| error.to_string());
+            assert_eq!(told.is_some(), is_refused, "{mode:o}: {told:?}");
+            assert_eq!(callback_key(&reference).is_err(), is_refused, "{mode:o}");
+            assert_eq!(refusals(&manifest).len(), usize::from(is_refused), "{mode:o}");
+        }
+        let refusal = refusals(&manifest).remove(0);
+        assert_eq!((&*refusal.key, refusal.code), ("secrets.token", "SR0416"));
+        assert!(refusal.message.starts_with("secrets.token /"), "{refusal:?}");
+        assert!(!refusal.message.contains("SR0416"), "{refusal:?}");
+    }
 
     #[test]
     fn a_key_of_callbacks_that_could_be_guessed_is_refused() {
         let dir = tempfile::tempdir().expect("temporary folder");
         let path = dir.path().join("key");
-        std::fs::write(&path, "fifteen chars!!\n").expect("written");
+        write(&path, "fifteen chars!!\n");
         let reference = SecretReference::File(path.clone());
         let refused = callback_key(&reference).expect_err("too short");
         assert_eq!(
             refused.to_string(),
             "secret callbacks.key: has fewer than 16 characters [SR0404]"
         );
-        std::fs::write(&path, "sixteen chars !!\n").expect("written");
+        write(&path, "sixteen chars !!\n");
         assert_eq!(callback_key(&reference).expect("long enough"), "sixteen chars !!");
     }
 
@@ -203,13 +280,13 @@ mod tests {
     fn every_missing_secret_is_named_and_a_file_loses_its_last_newline() {
         let dir = tempfile::tempdir().expect("temporary folder");
         let path = dir.path().join("token");
-        std::fs::write(&path, "s3cret\n").expect("written");
+        write(&path, "s3cret\n");
         let good = BTreeMap::from([("token".to_owned(), SecretReference::File(path))]);
         assert_eq!(resolve(&good).expect("there")["token"], "s3cret");
 
         let no_variable = SecretReference::Env("SAGA_RUNNER_TEST_NO_SUCH_VARIABLE".to_owned());
         let empty = dir.path().join("empty");
-        std::fs::write(&empty, "\n").expect("written");
+        write(&empty, "\n");
         let bad = BTreeMap::from([
             ("other".to_owned(), SecretReference::File(empty)),
             ("token".to_owned(), no_variable),

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::clients::http_url;
 use crate::kernel::duration::Millis;
 
 /// Most spans that may wait: a span takes about a kilobyte.
@@ -58,11 +59,7 @@ impl TelemetrySettings {
         let Some(otlp) = &self.otlp else {
             return Ok(());
         };
-        let has_host = ["http://", "https://"].iter().any(|scheme| {
-            let rest = otlp.endpoint.strip_prefix(scheme);
-            rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/'))
-        });
-        if !has_host {
+        if http_url(&otlp.endpoint).is_none() {
             return Err(format!(
                 "telemetry.otlp.endpoint must be an http or https URL, found {:?}",
                 otlp.endpoint
@@ -94,7 +91,14 @@ mod tests {
         let check = |otlp: OtlpSettings| TelemetrySettings { otlp: Some(otlp) }.check();
         assert_eq!(check(good.clone()), Ok(()));
         assert_eq!(TelemetrySettings::default().check(), Ok(()));
-        for endpoint in ["collector:4318", "http://", "https:///v1/traces", "unix:///x"] {
+        for endpoint in [
+            "collector:4318",
+            "http://",
+            "https:///v1/traces",
+            "unix:///x",
+            "http://collector:port",
+            "http://a collector",
+        ] {
             let endpoint = endpoint.to_owned();
             assert!(
                 check(OtlpSettings {

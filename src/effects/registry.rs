@@ -46,6 +46,12 @@ impl Registry {
         self
     }
 
+    /// Whether no team has added a provider.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.factories.is_empty()
+    }
+
     /// The provider of one effect.
     pub(super) fn provider(
         &self,

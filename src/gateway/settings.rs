@@ -5,7 +5,7 @@ use reqwest::header::HeaderName;
 use serde::{Deserialize, Serialize};
 
 use super::nats::SubjectPattern;
-use crate::clients::UpstreamTlsFiles;
+use crate::clients::{UpstreamTlsFiles, http_url};
 use crate::kernel::duration::Millis;
 use crate::kernel::subject::Tenancy;
 
@@ -163,10 +163,10 @@ impl Settings {
         }
         let told = || text.to_owned();
         match name {
-            "url" => address(text)
+            "url" => http_url(text)
                 .map(Destination::Http)
                 .ok_or_else(|| GatewaySetupError::Url { url: told() }),
-            "grpc" => address(text)
+            "grpc" => http_url(text)
                 .filter(is_bare)
                 .map(Destination::Grpc)
                 .ok_or_else(|| GatewaySetupError::Grpc { url: told() }),
@@ -185,11 +185,6 @@ impl Settings {
             name: self.tenant_header.clone(),
         })
     }
-}
-
-fn address(text: &str) -> Option<Url> {
-    let fit = |url: &Url| matches!(url.scheme(), "http" | "https") && url.has_host();
-    Url::parse(text).ok().filter(fit)
 }
 
 /// Nothing but scheme, host and port: the rest of the path is the method's.

@@ -22,17 +22,7 @@ pub enum LogFormat {
 /// # Errors
 /// A sentence where `level` is not a filter.
 pub fn start(format: LogFormat, level: &str) -> Result<(), String> {
-    // The storage engine tells of every file that it opens; who wants to know says so. At their lowest levels the clients of
-    // NATS and of HTTP tell the bytes that they send and get, secrets among them: nobody may ask for those.
-    let audit = if names_only_targets(level) {
-        "audit=info,"
-    } else {
-        ""
-    };
-    let filter = EnvFilter::try_new(format!(
-        "libmdbx=warn,{audit}{level},async_nats=info,ureq_proto=warn"
-    ))
-    .map_err(|error| format!("log.level: {error}"))?;
+    let filter = filter(level)?;
     let is_coloured = std::io::stderr().is_terminal();
     let builder = tracing_subscriber::fmt().with_env_filter(filter);
     let _started = match format {
@@ -54,6 +44,28 @@ pub fn start(format: LogFormat, level: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// Whether `level` is a filter.
+///
+/// # Errors
+/// A sentence where it is not.
+pub fn check(level: &str) -> Result<(), String> {
+    filter(level).map(drop)
+}
+
+fn filter(level: &str) -> Result<EnvFilter, String> {
+    // The storage engine tells of every file that it opens; who wants to know says so. At their lowest levels the clients of
+    // NATS and of HTTP tell the bytes that they send and get, secrets among them: nobody may ask for those.
+    let audit = if names_only_targets(level) {
+        "audit=info,"
+    } else {
+        ""
+    };
+    EnvFilter::try_new(format!(
+        "libmdbx=warn,{audit}{level},async_nats=info,ureq_proto=warn"
+    ))
+    .map_err(|error| format!("log.level: {error}"))
+}
+
 /// Whether a filter such as `saga_runner=debug` says nothing of other targets. The audit is then logged nevertheless: who asks for more
 /// of the runner does not ask for less of that.
 fn names_only_targets(level: &str) -> bool {
@@ -64,6 +76,13 @@ fn names_only_targets(level: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_text_that_is_no_filter_is_refused_with_its_key() {
+        assert_eq!(check("info,saga_runner=debug"), Ok(()));
+        let told = check("saga_runner=loud").expect_err("no level");
+        assert!(told.starts_with("log.level: "), "{told}");
+    }
 
     #[test]
     fn a_filter_of_targets_alone_keeps_the_audit() {

@@ -3,7 +3,6 @@
 //! The format is that of NATS' ADR-21. What is set in a context and would not be done is refused, never passed over.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -11,6 +10,7 @@ use serde::Deserialize;
 use super::error::ConnectError;
 use super::identity::{Identity, Source};
 use super::settings::Secret;
+use crate::files::open_to_everybody;
 
 /// What a context says of a connection.
 #[derive(Debug, Clone, Default)]
@@ -111,17 +111,10 @@ impl Context {
             identity: Identity::None,
         };
         let holds_secret = [&read.password, &read.token, &read.user_jwt, &read.user_seed];
-        if holds_secret.iter().any(|secret| secret.is_some()) {
-            let mode = fs::metadata(path)
-                .map_err(|error| wrong(&error))?
-                .permissions()
-                .mode();
-            if mode & 0o004 != 0 {
-                let mode = mode & 0o777;
-                return Err(wrong(&format!(
-                    "it holds a secret and is readable by everybody (mode {mode:03o}); fix it with chmod o-r"
-                )));
-            }
+        if holds_secret.iter().any(|secret| secret.is_some())
+            && let Some(open) = open_to_everybody(path)
+        {
+            return Err(wrong(&format!("it holds a secret and {open}")));
         }
         context.identity = identity(read).map_err(|message| wrong(&message))?;
         Ok(context)
@@ -193,6 +186,8 @@ fn file(written: &str) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     fn of(text: &str, mode: u32) -> Result<Context, String> {

@@ -30,6 +30,18 @@ impl ConnectError {
     pub(super) fn settings(what: impl Into<String>) -> Self {
         Self::Settings(what.into())
     }
+
+    /// The key below `broker.nats` that the sentence about wrong settings begins with, if it begins with one.
+    #[must_use]
+    pub fn key(&self) -> Option<&str> {
+        let Self::Settings(what) = self else {
+            return None;
+        };
+        let is_part = |c: char| c.is_ascii_lowercase() || c == '_';
+        what.split(|c: char| !is_part(c))
+            .next()
+            .filter(|key| !key.is_empty())
+    }
 }
 
 /// An error answer of the JetStream API.

@@ -1,7 +1,6 @@
 //! What proves this process to the server: read again for every connection, so that what was renewed meanwhile is used.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use async_nats::{Auth, AuthError};
@@ -9,6 +8,7 @@ use nkeys::KeyPair;
 
 use super::error::ConnectError;
 use super::settings::Secret;
+use crate::files::open_to_everybody;
 
 /// How this process proves who it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -55,10 +55,11 @@ impl Source {
         }
     }
 
-    fn read(&self) -> Result<String, ConnectError> {
+    /// `key` names the file, where there is one.
+    fn read(&self, key: &str) -> Result<String, ConnectError> {
         match self {
             Self::Here(secret) => Ok(secret.reveal().to_owned()),
-            Self::File(path) => read_private(path),
+            Self::File(path) => read_private(key, path),
         }
     }
 }
@@ -74,16 +75,16 @@ impl Identity {
             Self::None => {}
             Self::User { name, password } => {
                 auth.username = Some(name.clone());
-                auth.password = Some(password.read()?);
+                auth.password = Some(password.read("password_file")?);
             }
-            Self::Token(token) => auth.token = Some(token.read()?),
+            Self::Token(token) => auth.token = Some(token.read("token_file")?),
             Self::Nkey(seed) => {
-                let key = key_of(&seed.read()?, "nkey_seed")?;
+                let key = key_of(&seed.read("nkey_seed_file")?, "nkey_seed")?;
                 auth.nkey = Some(key.public_key());
                 auth.signature = Some(signed(&key, nonce)?);
             }
             Self::Credentials(path) => {
-                let text = read_private(path)?;
+                let text = read_private("credentials_file", path)?;
                 let (jwt, seed) = parts(&text).ok_or_else(|| {
                     let path = path.display();
                     ConnectError::settings(format!(
@@ -95,7 +96,7 @@ impl Identity {
             }
             Self::Jwt { jwt, seed } => {
                 auth.jwt = Some(jwt.reveal().to_owned());
-                auth.signature = Some(signed(&key_of(&seed.read()?, "nkey")?, nonce)?);
+                auth.signature = Some(signed(&key_of(&seed.read("nkey")?, "nkey")?, nonce)?);
             }
         }
         Ok(auth)
@@ -135,18 +136,11 @@ fn parts(text: &str) -> Option<(&str, &str)> {
     }
 }
 
-/// Reads a secret that must not be open to everybody on the machine.
-pub(super) fn read_private(path: &Path) -> Result<String, ConnectError> {
-    let wrong = |what: String| ConnectError::settings(format!("{}: {what}", path.display()));
-    let mode = fs::metadata(path)
-        .map_err(|error| wrong(error.to_string()))?
-        .permissions()
-        .mode();
-    if mode & 0o004 != 0 {
-        return Err(wrong(format!(
-            "readable by everybody (mode {:03o}); fix it with chmod o-r",
-            mode & 0o777
-        )));
+/// Reads a secret, which a key names and which must not be open to everybody on the machine.
+fn read_private(key: &str, path: &Path) -> Result<String, ConnectError> {
+    let wrong = |what: String| ConnectError::settings(format!("{key}: {}: {what}", path.display()));
+    if let Some(what) = open_to_everybody(path) {
+        return Err(wrong(what));
     }
     let text = fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
     let text = text.trim_end_matches(['\r', '\n']);
@@ -181,8 +175,12 @@ mod tests {
     #[test]
     fn a_secret_file_open_to_everybody_is_refused() {
         let file = file(0o644, "hunter2");
-        let error = read_private(file.path()).unwrap_err().to_string();
-        assert!(error.contains("mode 644") && error.contains("SR0302"), "{error}");
+        let error = read_private("token_file", file.path()).unwrap_err().to_string();
+        assert!(
+            error.contains("nats: token_file: ") && error.contains("SR0302"),
+            "{error}"
+        );
+        assert!(error.contains("mode 644"), "{error}");
     }
 
     #[test]

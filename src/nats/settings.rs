@@ -4,19 +4,19 @@
 //! serialised form.
 
 use std::fmt;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_nats::{ConnectOptions, ServerAddr};
 use serde::{Deserialize, Serialize};
 
+use crate::clients::UpstreamTlsFiles;
 use crate::kernel::duration::Millis;
 
 use super::batch::WORTH_A_BATCH;
 use super::context::Context;
 use super::error::ConnectError;
-use super::identity::{Identity, Source, read_private};
+use super::identity::{Identity, Source};
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -64,6 +64,8 @@ pub struct Settings {
     pub publish_batch_max: usize,
 }
 
+/// Why one of two files is of no use.
+const HALF_A_CERTIFICATE: &str = "tls_cert_file and tls_key_file belong together; set both or none";
 /// What a server takes unless its operator lowers or raises `max_batch_size`.
 const BATCH_MAX: usize = 1_000;
 
@@ -112,13 +114,60 @@ impl Settings {
         }
     }
 
-    /// Reads everything that a connection needs, without one.
-    ///
-    /// # Errors
-    /// [`ConnectError::Settings`] for what no server could mend: settings that contradict each other, files that cannot be read.
-    pub fn check(&self) -> Result<(), ConnectError> {
-        self.addresses()?;
-        self.options().map(drop)
+    /// Reads everything that a connection needs, without one, and tells what no server could change: settings that contradict each
+    /// other, files that cannot be used. All are [`ConnectError::Settings`].
+    pub fn wrong(&self) -> Vec<ConnectError> {
+        let read = self.with_context();
+        let mut found: Vec<ConnectError> = self.check_numbers().err().into_iter().collect();
+        match read {
+            Err(error) => found.push(error),
+            Ok((settings, identity, _)) => {
+                found.extend(self.addresses().err());
+                found.extend(identity.prove(b"").err());
+                found.extend(settings.wrong_certificates());
+            }
+        }
+        found
+    }
+
+    /// The part of [`Self::wrong`] that reads no file, so no context either.
+    pub fn wrong_without_files(&self) -> Vec<ConnectError> {
+        let certificates = self.certificates().check();
+        let addresses = match self.context {
+            None => self.addresses().map(drop),
+            Some(_) => Ok(()),
+        };
+        let outcomes = [
+            self.check_numbers(),
+            certificates.map_err(|_| ConnectError::settings(HALF_A_CERTIFICATE)),
+            self.identity().map(drop),
+            addresses,
+        ];
+        let mut found: Vec<ConnectError> = outcomes.into_iter().filter_map(Result::err).collect();
+        // Addresses are not read without an identity.
+        found.dedup();
+        found
+    }
+
+    /// The files of certificates, without those of a context.
+    fn certificates(&self) -> UpstreamTlsFiles {
+        UpstreamTlsFiles {
+            ca_file: self.tls_ca_file.clone(),
+            cert_file: self.tls_cert_file.clone(),
+            key_file: self.tls_key_file.clone(),
+        }
+    }
+
+    /// What is wrong with the files of certificates.
+    fn wrong_certificates(&self) -> Vec<ConnectError> {
+        let files = self.certificates();
+        if files.check().is_err() {
+            return vec![ConnectError::settings(HALF_A_CERTIFICATE)];
+        }
+        let wrong = files.wrong().into_iter();
+        wrong
+            .map(|wrong| ConnectError::settings(format!("tls_{wrong}")))
+            .collect()
     }
 
     /// The settings with what the context says that they name: it says who this process is, and the rest where they do not.
@@ -175,25 +224,7 @@ impl Settings {
 
     /// Connection options. What is secret is read whenever a connection is made, and once here.
     pub(super) fn options(&self) -> Result<ConnectOptions, ConnectError> {
-        let positive = |name: &str, value: u64| {
-            if value == 0 {
-                return Err(ConnectError::settings(format!(
-                    "{name} must be positive, found 0"
-                )));
-            }
-            Ok(())
-        };
-        positive("request_timeout", self.request_timeout.0)?;
-        positive("connect_timeout", self.connect_timeout.0)?;
-        positive("ping_interval", self.ping_interval.0)?;
-        positive("heartbeat", self.heartbeat.0)?;
-        positive("publish_in_flight_max", self.publish_in_flight_max as u64)?;
-        let batch = self.publish_batch_max;
-        if batch != 1 && !(WORTH_A_BATCH..=BATCH_MAX).contains(&batch) {
-            return Err(ConnectError::settings(format!(
-                "publish_batch_max must be 1 (no batches) or {WORTH_A_BATCH} to {BATCH_MAX}, found {batch}"
-            )));
-        }
+        self.check_numbers()?;
         let (settings, identity, context) = self.with_context()?;
         // Told now rather than by a connection that is never made.
         identity.prove(b"")?;
@@ -217,22 +248,41 @@ impl Settings {
         settings.encrypt(options)
     }
 
+    fn check_numbers(&self) -> Result<(), ConnectError> {
+        let positive = |name: &str, value: u64| {
+            if value == 0 {
+                return Err(ConnectError::settings(format!(
+                    "{name} must be positive, found 0"
+                )));
+            }
+            Ok(())
+        };
+        positive("request_timeout", self.request_timeout.0)?;
+        positive("connect_timeout", self.connect_timeout.0)?;
+        positive("ping_interval", self.ping_interval.0)?;
+        positive("heartbeat", self.heartbeat.0)?;
+        positive("publish_in_flight_max", self.publish_in_flight_max as u64)?;
+        let batch = self.publish_batch_max;
+        if batch != 1 && !(WORTH_A_BATCH..=BATCH_MAX).contains(&batch) {
+            return Err(ConnectError::settings(format!(
+                "publish_batch_max must be 1 (no batches) or {WORTH_A_BATCH} to {BATCH_MAX}, found {batch}"
+            )));
+        }
+        Ok(())
+    }
+
     fn encrypt(&self, mut options: ConnectOptions) -> Result<ConnectOptions, ConnectError> {
+        // Told now rather than by a connection that is never made.
+        if let Some(wrong) = self.wrong_certificates().into_iter().next() {
+            return Err(wrong);
+        }
         if let Some(path) = &self.tls_ca_file {
-            readable("tls_ca_file", path)?;
             options = options.add_root_certificates(path.clone());
         }
-        match (&self.tls_cert_file, &self.tls_key_file) {
-            (Some(cert), Some(key)) => {
-                readable("tls_cert_file", cert)?;
-                read_private(key)?;
-                Ok(options.add_client_certificate(cert.clone(), key.clone()))
-            }
-            (None, None) => Ok(options),
-            _ => Err(ConnectError::settings(
-                "tls_cert_file and tls_key_file belong together; set both or none",
-            )),
+        if let (Some(cert), Some(key)) = (&self.tls_cert_file, &self.tls_key_file) {
+            options = options.add_client_certificate(cert.clone(), key.clone());
         }
+        Ok(options)
     }
 
     /// Who this process is for the server.
@@ -264,12 +314,6 @@ impl Settings {
             )),
         }
     }
-}
-
-fn readable(name: &str, path: &Path) -> Result<(), ConnectError> {
-    fs::File::open(path)
-        .map(drop)
-        .map_err(|error| ConnectError::settings(format!("{name}: {}: {error}", path.display())))
 }
 
 /// Address of a server. Holds no credentials, hence may be shown.

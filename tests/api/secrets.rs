@@ -1,5 +1,6 @@
 //! Secrets: a new one takes hold, and none is ever found where it does not belong.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -38,6 +39,16 @@ async fn echo() -> MockServer {
     };
     Mock::given(any()).respond_with(repeat).mount(&service).await;
     service
+}
+
+/// Writes a file that only its owner may read.
+fn write(path: &Path, text: &str) {
+    std::fs::write(path, text).expect("written");
+    set_mode(path, 0o600);
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("set");
 }
 
 async fn start(rig: &Rig, key: &str, kind: &str) {
@@ -120,7 +131,7 @@ async fn changed<F: Future<Output = ()>>(rig: &mut Rig, change: impl FnOnce() ->
 async fn a_changed_secret_takes_hold_and_none_is_kept_or_told() {
     let outside = tempfile::tempdir().expect("a folder");
     let file = outside.path().join("token");
-    std::fs::write(&file, format!("{OLD}\n")).expect("written");
+    write(&file, &format!("{OLD}\n"));
     let extra = json!({
         "secrets": {"token": {"file": file}},
         "worker": {"secrets_every": "1s"},
@@ -129,6 +140,37 @@ async fn a_changed_secret_takes_hold_and_none_is_kept_or_told() {
     let mut rig = Rig::new(None, "30m", Duration::ZERO, extra).await;
     let change = || async { std::fs::write(&file, format!("{NEW}\n")).expect("written") };
     changed(&mut rig, change).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_secret_that_every_user_may_read_refuses_the_start_and_is_not_read_again_later() {
+    let outside = tempfile::tempdir().expect("a folder");
+    let file = outside.path().join("token");
+    write(&file, OLD);
+    let extra = json!({"secrets": {"token": {"file": file}}, "worker": {"secrets_every": "1s"}});
+    let mut rig = Rig::new(None, "30m", Duration::ZERO, extra).await;
+    for mode in [0o644, 0o602] {
+        set_mode(&file, mode);
+        rig.launch();
+        assert_eq!(rig.exit().await, Some(78), "{}", rig.log_tail());
+        let told = rig.log_tail();
+        assert!(
+            told.contains("SR0416") && told.contains("secrets.token") && !told.contains(OLD),
+            "{told}"
+        );
+    }
+    set_mode(&file, 0o640);
+    rig.start().await;
+    std::fs::write(&file, NEW).expect("written");
+    set_mode(&file, 0o644);
+    let begin = Instant::now();
+    let log = || std::fs::read_to_string(rig.log()).expect("a log");
+    while !log().contains("cannot read secrets; the known ones stay in use") {
+        assert!(begin.elapsed() < Duration::from_mins(1), "{}", rig.log_tail());
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    assert!(log().contains("SR0416") && !log().contains(NEW), "{}", log());
+    assert_eq!(rig.terminate().await, Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -189,7 +231,7 @@ async fn a_secret_that_nats_kv_does_not_have_keeps_the_runner_from_starting() {
 async fn a_token_and_what_it_is_asked_for_with_are_told_nowhere() {
     let outside = tempfile::tempdir().expect("a folder");
     let file = outside.path().join("client");
-    std::fs::write(&file, OLD).expect("written");
+    write(&file, OLD);
     let extra = json!({
         "secrets": {"client": {"file": file}},
         "log": {"level": "trace"},

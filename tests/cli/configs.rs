@@ -154,7 +154,7 @@ fn a_check_tells_every_mistake_with_its_excerpt_and_a_run_refuses_the_same() {
 #[test]
 fn a_connection_that_cannot_be_made_is_told_before_it_is_tried() {
     let home = Home::new();
-    let head = "apiVersion: saga-runner/v1\nkind: Manifest\ncluster: shop\n";
+    let head = "apiVersion: saga-runner/v1\nkind: Manifest\ncluster: shop\ndata_dir: data\nsagas: sagas\neffects: effects\n";
     for (nats, told) in [
         ("user: u", "user and password belong together"),
         ("tls_cert_file: c.pem", "belong together"),
@@ -167,7 +167,7 @@ fn a_connection_that_cannot_be_made_is_told_before_it_is_tried() {
         let shown = text_of(&output);
         assert_eq!(output.status.code(), Some(1), "{nats}: {shown}");
         assert!(
-            shown.contains("error[SR0302]") && shown.contains(told),
+            shown.contains("error[SR0302]") && shown.contains(told) && shown.contains("--> m.yaml:7:"),
             "{nats}: {shown}"
         );
         // Where the broker is embedded, nothing connects.

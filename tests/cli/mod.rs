@@ -13,6 +13,7 @@ mod dev;
 mod doctor;
 mod manifests;
 mod streams;
+mod unusable;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};

@@ -1,6 +1,7 @@
 //! The webhooks of examples/webhooks, told to a receiver that fails, is late and does not answer.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -100,6 +101,7 @@ async fn webhooks_arrive_in_order_and_once_per_event_despite_receiver_faults() {
     let folder = tempfile::tempdir().expect("a folder");
     let key = folder.path().join("webhook.key");
     std::fs::write(&key, KEY).expect("written");
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).expect("set");
     let extra = json!({
         "upstreams": {"customer": customer},
         "secrets": {"webhook_key": {"file": key}},

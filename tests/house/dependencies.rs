@@ -86,7 +86,10 @@ pub const HOMES: &[(&str, &[&str])] = &[
     ("prost", &["effects", "gateway", "otlp"]),
     ("prost_reflect", &["language", "effects"]),
     ("regex", &["language"]),
-    ("reqwest", &["effects", "gateway", "api", "otlp", "cli", "demo"]),
+    (
+        "reqwest",
+        &["clients", "effects", "gateway", "api", "otlp", "cli", "demo"],
+    ),
     ("rustls", &["api", "clients", "app", "effects"]),
     ("rustls_platform_verifier", &["clients"]),
     ("serde_bytes", &["kernel", "partition"]),

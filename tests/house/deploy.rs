@@ -1,7 +1,7 @@
 //! What is shipped for operators fits the runner: series, labels, commands, variables and keys exist, and links lead somewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use saga_runner::config::{Manifest, Overrides, keys};
@@ -310,7 +310,7 @@ fn no_alert_mixes_the_series_of_two_clusters() {
             assert!(keeps_apart, "{alert}: by ({labels})");
         }
     }
-    // What sets the label: the scrape of Compose, to the cluster of its manifest, and the chart.
+    // What sets the label: the scrape of Compose, to the cluster of its manifest; the chart has a test of its own.
     let cluster = text(&yaml("config/compose.yaml"), "cluster").to_owned();
     let scrape = yaml("deploy/victoriametrics/scrape.yaml");
     for job in list(&scrape["scrape_configs"]) {
@@ -319,8 +319,6 @@ fn no_alert_mixes_the_series_of_two_clusters() {
         let rule = rule.unwrap_or_else(|| panic!("{job}: no cluster"));
         assert_eq!(text(rule, "replacement"), cluster);
     }
-    let monitor = read(format!("{CHART}/templates/servicemonitor.yaml"));
-    assert!(monitor.contains("- targetLabel: cluster\n"), "{monitor}");
 }
 
 #[test]
@@ -579,204 +577,6 @@ fn compose_names_what_is_there() {
     assert!(services.keys().any(|name| manifest.http.hosts.contains(name)));
 }
 
-/// What a definition without actions of the chart's helpers makes of values.
-fn defined(name: &str, values: &Value) -> Value {
-    let helpers = read(format!("{CHART}/templates/_helpers.tpl"));
-    let (_, text) = helpers
-        .split_once(&format!("{{{{- define \"saga-runner.{name}\" -}}}}\n"))
-        .unwrap_or_else(|| panic!("no definition {name}"));
-    let (text, _) = text.split_once("{{- end }}").expect("its end");
-    let mut rendered = String::new();
-    let mut parts = text.split("{{ .Values.");
-    rendered.push_str(parts.next().unwrap_or_default());
-    for part in parts {
-        let (path, rest) = part.split_once(" }}").expect("the end of an action");
-        let value = path.split('.').fold(values, |value, key| &value[key]);
-        match value {
-            Value::String(text) => rendered.push_str(text),
-            other => rendered.push_str(&other.to_string()),
-        }
-        rendered.push_str(rest);
-    }
-    serde_saphyr::from_str(&rendered).expect("YAML")
-}
-
-/// The manifest that the chart makes of its values, with `changed` laid over them.
-fn charted(changed: &Value) -> Result<Manifest, String> {
-    let mut values = yaml(&format!("{CHART}/values.yaml"));
-    lay(&mut values, changed);
-    let mut manifest = serde_json::json!({"cluster": "shop"});
-    lay(&mut manifest, &values["manifest"]);
-    lay(&mut manifest, &defined("decided", &values));
-    // As the template of the manifest asks for them, which a test below compares.
-    for (value, name) in DECIDED_IF {
-        let asked = value.split('.').fold(&values, |value, key| &value[key]);
-        if asked.as_str().is_some_and(|text| !text.is_empty()) || asked == true {
-            lay(&mut manifest, &defined(name, &values));
-        }
-    }
-    let path = Path::new("/etc/saga-runner/config/saga-runner.yaml");
-    Manifest::parse(&manifest.to_string(), path, &Overrides::default()).map_err(|error| error.to_string())
-}
-
-fn lay(below: &mut Value, above: &Value) {
-    match (below, above) {
-        (Value::Object(below), Value::Object(above)) => {
-            for (key, value) in above {
-                lay(below.entry(key).or_insert(Value::Null), value);
-            }
-        }
-        (below, above) => *below = above.clone(),
-    }
-}
-
-#[test]
-fn the_manifest_of_the_chart_is_one() {
-    for mode in ["combined", "saga"] {
-        let manifest = charted(&serde_json::json!({"mode": mode})).expect("the manifest is valid");
-        assert_eq!(manifest.mode.as_str(), mode);
-        assert_eq!(manifest.data_dir, Path::new("/data"));
-        assert_eq!(
-            manifest.http.own_admin_listen().map(|address| address.port()),
-            Some(8081)
-        );
-    }
-    assert!(charted(&serde_json::json!({"manifest": {"no_such_key": 1}})).is_err());
-    let page = read("docs/deploying.md");
-    let shown = page
-        .split("```yaml\n# values.yaml\n")
-        .nth(1)
-        .expect("the example");
-    let shown: Value = serde_saphyr::from_str(shown.split("```").next().expect("its end")).expect("YAML");
-    charted(&shown).expect("the example is valid");
-}
-
-/// What the chart decides where a value is set, and by which definition.
-const DECIDED_IF: [(&str, &str); 4] = [
-    ("http.tokens.secretName", "tokens"),
-    ("http.tls.secretName", "tls"),
-    ("http.tls.clientCertificates", "clientCertificates"),
-    ("http.encryptedInFront", "encryptedInFront"),
-];
-
-#[test]
-fn the_chart_says_who_authenticates_and_what_encrypts() {
-    let helpers = read(format!("{CHART}/templates/_helpers.tpl"));
-    for (value, name) in DECIDED_IF {
-        let asked = format!(
-            "{{{{- if .Values.{value} }}}}\n{{{{- $manifest = mergeOverwrite $manifest (include \"saga-runner.{name}\" . | fromYaml) }}}}\n"
-        );
-        assert!(helpers.contains(&asked), "{asked}");
-    }
-    let with = |http: Value| charted(&serde_json::json!({"http": http}));
-    let manifest = with(serde_json::json!({
-        "authentication": "tokens",
-        "tokens": {"secretName": "principals"},
-        "tls": {"secretName": "certificate", "clientCertificates": true},
-    }));
-    let http = manifest.expect("it is valid").http;
-    assert_eq!(
-        http.tokens_file.as_deref(),
-        Some(Path::new("/etc/saga-runner/tokens/tokens"))
-    );
-    let tls = http.tls.expect("TLS");
-    assert_eq!(tls.key_file, Path::new("/etc/saga-runner/tls/tls.key"));
-    assert!(tls.client_ca_file.is_some());
-    let in_front = serde_json::json!({
-        "authentication": "tokens", "tokens": {"secretName": "principals", "key": "lines"}, "encryptedInFront": true,
-    });
-    let http = with(in_front).expect("it is valid").http;
-    assert_eq!(
-        http.tokens_file.as_deref(),
-        Some(Path::new("/etc/saga-runner/tokens/lines"))
-    );
-    // What the chart refuses, the runner would refuse, too.
-    for wrong in [
-        serde_json::json!({"authentication": "tokens"}),
-        serde_json::json!({"authentication": "tokens", "tokens": {"secretName": "principals"}}),
-        serde_json::json!({"tokens": {"secretName": "principals"}}),
-        serde_json::json!({"authentication": "anybody"}),
-        serde_json::json!({"tls": {"secretName": "certificate", "clientCertificates": true}}),
-    ] {
-        assert!(with(wrong.clone()).is_err(), "{wrong}");
-    }
-    // Each file is mounted where the manifest looks for it.
-    for (folder, volume) in [("tokens", "tokens"), ("tls", "tls")] {
-        assert!(helpers.contains(&format!(
-            "- {{name: {volume}, mountPath: /etc/saga-runner/{folder}, readOnly: true}}"
-        )));
-        assert!(helpers.contains(&format!(
-            "- name: {volume}\n  secret: {{secretName: {{{{ . }}}}, defaultMode: 0440}}"
-        )));
-    }
-}
-
-#[test]
-fn operators_and_prometheus_have_a_port_of_their_own_in_the_chart() {
-    let template = |name: &str| read(format!("{CHART}/templates/{name}"));
-    let helpers = template("_helpers.tpl");
-    for port in [
-        "{name: http, containerPort: 8080}",
-        "{name: admin, containerPort: 8081}",
-    ] {
-        assert!(helpers.contains(port), "{port}");
-    }
-    let services = template("services.yaml");
-    let of_tenants = services.split("---").next().expect("the first");
-    assert!(
-        !of_tenants.contains("admin,"),
-        "what is published has no admin port"
-    );
-    assert!(template("servicemonitor.yaml").contains("port: admin"));
-    let policy = template("networkpolicy.yaml");
-    let (tenants, admins) = policy
-        .split_once(".Values.networkPolicy.adminFrom }}\n    - from")
-        .expect("two rules");
-    assert!(
-        tenants.contains("port: http}") && admins.contains("port: admin}"),
-        "{policy}"
-    );
-}
-
-#[test]
-fn the_templates_of_the_chart_name_values_that_are_there() {
-    let values = yaml(&format!("{CHART}/values.yaml"));
-    let mut looked_at = 0;
-    let templates = root().join(CHART).join("templates");
-    for file in ["yaml", "tpl", "txt"]
-        .iter()
-        .flat_map(|extension| files(&templates, extension))
-    {
-        let template = read(&file);
-        for path in behind(&template, ".Values.", |c| c.is_ascii_alphanumeric() || c == '.') {
-            let mut value = &values;
-            for key in path.split('.').filter(|key| !key.is_empty()) {
-                value = value
-                    .get(key)
-                    .unwrap_or_else(|| panic!("{}: .Values.{path} is not in values.yaml", file.display()));
-            }
-            looked_at += 1;
-        }
-    }
-    assert!(looked_at > 30, "{looked_at}");
-}
-
-#[test]
-fn image_and_chart_agree() {
-    let dockerfile = read("Dockerfile");
-    let helpers = read(format!("{CHART}/templates/_helpers.tpl"));
-    let (_, user) = dockerfile.split_once("\nUSER ").expect("a user");
-    let user = user.split(':').next().expect("a number");
-    assert!(helpers.contains(&format!("runAsUser: {user}\n")), "user {user}");
-    let chart = yaml(&format!("{CHART}/Chart.yaml"));
-    assert_eq!(text(&chart, "appVersion"), env!("CARGO_PKG_VERSION"));
-    let probes = behind(&helpers, "path: /", |c| c.is_ascii_lowercase());
-    let pages = saga_runner::api::paths(saga_runner::kernel::subject::Tenancy::Multi);
-    for probe in probes.into_iter().filter(|probe| !["etc", "tmp"].contains(probe)) {
-        assert!(pages.contains(&format!("/{probe}")), "/{probe}");
-    }
-}
-
 #[test]
 fn the_image_stores_its_state_on_its_volume_regardless_of_the_manifest() {
     let dockerfile = read("Dockerfile");
@@ -799,32 +599,4 @@ fn the_image_stores_its_state_on_its_volume_regardless_of_the_manifest() {
             );
         }
     }
-}
-
-#[test]
-fn the_definitions_that_the_page_installs_in_kubernetes_are_whole() {
-    let page = read("docs/deploying.md");
-    let folder = tempfile::tempdir().expect("a folder");
-    let given = behind(&page, "--from-file=", |c| !c.is_whitespace());
-    assert_eq!(given.len(), 2, "{given:?}");
-    for path in given {
-        let from = root().join(path);
-        let found = if from.is_dir() {
-            files(&from, "yaml")
-        } else {
-            vec![from]
-        };
-        let kind = path.split('/').next().expect("a folder");
-        let to = folder.path().join(kind);
-        std::fs::create_dir_all(&to).expect("a folder");
-        for file in found {
-            let name = file.file_name().expect("a name");
-            std::fs::copy(&file, to.join(name)).expect("a copy");
-        }
-    }
-    let mut validate = Command::new(env!("CARGO_BIN_EXE_saga-runner"));
-    let output = validate.arg("validate").arg(folder.path()).output();
-    let output = output.expect("the runner starts");
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{told}");
 }

@@ -2,6 +2,7 @@
 
 mod architecture;
 mod bad_inputs;
+mod chart;
 mod cli;
 mod coming_from;
 mod command_lines;

@@ -19,8 +19,9 @@ use std::time::Duration;
 use sha2::{Digest as _, Sha256};
 
 use super::{Grants, Principal};
-use crate::api::files::{self, Files};
+use crate::api::files::Files;
 use crate::api::tls::ClientCertificate;
+use crate::files;
 
 /// Most lines with a credential.
 const PRINCIPALS_MAX: usize = 1_000;

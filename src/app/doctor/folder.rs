@@ -9,7 +9,7 @@ use std::time::Duration;
 use nix::sys::statvfs::statvfs;
 
 use super::Checked;
-use crate::app::SystemClock;
+use crate::app::{SystemClock, unusable};
 use crate::config::Manifest;
 use crate::ports::clock::Clock as _;
 
@@ -43,19 +43,14 @@ fn existing(dir: &Path) -> Option<PathBuf> {
 fn permissions(dir: &Path, is_there: bool) -> Checked {
     let check = "data folder";
     let shown = dir.display();
+    if let Some(wrong) = unusable::folder(dir) {
+        return Checked::fail(check, wrong, "correct `data_dir`, or its permissions (SR0421)");
+    }
     if !is_there {
-        return match fs::symlink_metadata(dir) {
-            Ok(_) => Checked::fail(check, format!("{shown} is not a folder"), "correct `data_dir`"),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Checked::ok(
-                check,
-                format!("{shown} does not exist yet; the first start creates it"),
-            ),
-            Err(error) => Checked::fail(
-                check,
-                format!("{shown}: {error}"),
-                "correct `data_dir`, or its permissions",
-            ),
-        };
+        return Checked::ok(
+            check,
+            format!("{shown} does not exist yet; the first start creates it"),
+        );
     }
     let mode = match fs::metadata(dir) {
         Ok(metadata) => metadata.permissions().mode() & 0o777,

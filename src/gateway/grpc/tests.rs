@@ -1,3 +1,4 @@
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::{Arc, Mutex};
 
 use futures::FutureExt as _;
@@ -315,6 +316,7 @@ async fn gateway_and_runner_prove_who_they_are() {
     let file = |name: &str, bytes: &[u8]| {
         let path = folder.path().join(name);
         std::fs::write(&path, bytes).expect("written");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("set");
         path
     };
     let mine = authority.certify("runner");

@@ -21,7 +21,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
 {{- define "saga-runner.labels" -}}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{ include "saga-runner.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
@@ -35,11 +35,26 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 
+{{- /* What follows the drain_timeout of the manifest: up to 5 s until commands are given back and results are published, 2 s for spans, 1 s for
+connections, and the flush_timeout of the audit; the rest is a reserve. */ -}}
 {{- define "saga-runner.graceSeconds" -}}
-{{- add (int .Values.drainTimeoutSeconds) 15 }}
+{{- $flush := dig "streams" "audit" "flush_timeout" "3s" .Values.manifest }}
+{{- add (int .Values.drainTimeoutSeconds) 12 (include "saga-runner.seconds" $flush | int) }}
 {{- end }}
 
-{{- /* What cannot work is refused before anything is installed. */ -}}
+{{- define "saga-runner.seconds" -}}
+{{- if regexMatch "^[0-9]+ms$" . }}
+{{- div (add (trimSuffix "ms" . | int) 999) 1000 }}
+{{- else if regexMatch "^[0-9]+s$" . }}
+{{- trimSuffix "s" . }}
+{{- else if regexMatch "^[0-9]+m$" . }}
+{{- mul (trimSuffix "m" . | int) 60 }}
+{{- else }}
+{{- fail (printf "manifest.streams.audit.flush_timeout is %q: write one number with ms, s or m, which is added to the time that pods are given" .) }}
+{{- end }}
+{{- end }}
+
+{{- /* What cannot work is refused before anything is installed. Types, names and ranges are in values.schema.json. */ -}}
 {{- define "saga-runner.check" -}}
 {{- if not (has .Values.mode (list "saga" "combined")) }}
 {{- fail (printf "mode is %q: write saga or combined; processes in mode effect are workers.replicas" .Values.mode) }}
@@ -47,16 +62,19 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if ne (int .Values.replicas) 1 }}
 {{- fail (printf "replicas is %v: one process owns all shards; for more effects at the same time raise workers.replicas" .Values.replicas) }}
 {{- end }}
-{{- if lt (int .Values.workers.replicas) 0 }}
-{{- fail "workers.replicas is below 0" }}
+{{- $decided := dict "mode" "set mode" "data_dir" "it is /data, on the volume of persistence" "sagas" "set definitions" "effects" "set definitions" "drain_timeout" "set drainTimeoutSeconds" }}
+{{- range $key, $instead := $decided }}
+{{- if hasKey $.Values.manifest $key }}
+{{- fail (printf "manifest.%s is decided by the chart: %s" $key $instead) }}
 {{- end }}
-{{- if lt (int .Values.drainTimeoutSeconds) 1 }}
-{{- fail "drainTimeoutSeconds is below 1" }}
+{{- end }}
+{{- $decided = dict "listen" "it is 0.0.0.0:8080" "admin_listen" "it is 0.0.0.0:8081" "authentication" "set http.authentication" "tokens_file" "set http.tokens" "tls" "set http.tls" "encrypted_in_front" "set http.encryptedInFront" }}
+{{- range $key, $instead := $decided }}
+{{- if hasKey (dig "http" dict $.Values.manifest) $key }}
+{{- fail (printf "manifest.http.%s is decided by the chart: %s" $key $instead) }}
+{{- end }}
 {{- end }}
 {{- $http := .Values.http }}
-{{- if not (has $http.authentication (list "in_front" "tokens" "jwt")) }}
-{{- fail (printf "http.authentication is %q: write in_front, tokens or jwt" $http.authentication) }}
-{{- end }}
 {{- if and (eq $http.authentication "tokens") (not $http.tokens.secretName) }}
 {{- fail "http.authentication tokens needs http.tokens.secretName" }}
 {{- end }}
@@ -201,6 +219,11 @@ readinessProbe:
   failureThreshold: 3
 {{- end }}
 
+{{- /* Owner and group may read, 0440, as a decimal number: YAML 1.2 reads no other. The runner refuses secrets that every user may read. */ -}}
+{{- define "saga-runner.secretMode" -}}
+288
+{{- end }}
+
 {{- define "saga-runner.mounts" -}}
 - {name: manifest, mountPath: /etc/saga-runner/config, readOnly: true}
 {{- range $kind := list "sagas" "effects" "schemas" }}
@@ -231,15 +254,15 @@ readinessProbe:
 {{- end }}
 {{- range .Values.secretFiles }}
 - name: secret-{{ .name }}
-  secret: {secretName: {{ .secretName }}, defaultMode: 0440}
+  secret: {secretName: {{ .secretName }}, defaultMode: {{ include "saga-runner.secretMode" $ }}}
 {{- end }}
 {{- with .Values.http.tokens.secretName }}
 - name: tokens
-  secret: {secretName: {{ . }}, defaultMode: 0440}
+  secret: {secretName: {{ . }}, defaultMode: {{ include "saga-runner.secretMode" $ }}}
 {{- end }}
 {{- with .Values.http.tls.secretName }}
 - name: tls
-  secret: {secretName: {{ . }}, defaultMode: 0440}
+  secret: {secretName: {{ . }}, defaultMode: {{ include "saga-runner.secretMode" $ }}}
 {{- end }}
 - name: tmp
   emptyDir: {sizeLimit: 64Mi}

@@ -19,7 +19,8 @@ use tokio_util::sync::CancellationToken;
 use self::fetching::Fetching;
 use self::keys::Keys;
 use super::{Grants, Principal};
-use crate::api::files::{self, Files};
+use crate::api::files::Files;
+use crate::files;
 use crate::ports::clock::Clock;
 
 /// Longest name of a principal, in bytes.
