@@ -190,7 +190,7 @@ fn the_manifest_says_what_the_values_say() {
     let objects = rendered(&all_options());
     let manifest = objects.manifest();
     assert_eq!(manifest.mode.as_str(), "saga");
-    assert_eq!(manifest.drain_timeout.duration(), Duration::from_secs(120));
+    assert_eq!(manifest.drain_timeout.duration(), Duration::from_mins(2));
     // Numbers stay whole.
     assert_eq!(manifest.limits.record_bytes, 200_000);
     assert_eq!(manifest.streams.audit.max_bytes, 268_435_456);

@@ -138,8 +138,8 @@ fn values_their_schema_and_the_templates_name_the_same_keys() {
                 .split(|c: char| !c.is_ascii_alphanumeric() && c != '.')
                 .next()
                 .unwrap_or_default();
-            let keys = path.split('.').filter(|key| !key.is_empty());
-            let found = keys.fold(Some(&values), |value, key| value?.get(key));
+            let mut keys = path.split('.').filter(|key| !key.is_empty());
+            let found = keys.try_fold(&values, |value, key| value.get(key));
             assert!(
                 found.is_some(),
                 "{}: .Values.{path} is not in values.yaml",
