@@ -6,6 +6,7 @@ mod api;
 mod broker;
 mod cases;
 mod cli;
+mod documents;
 mod gateway;
 mod operations;
 mod schedules;

@@ -1,73 +1,9 @@
-//! Command lines that the documents show are ones that the program takes, and those that need no server do what they say.
-
-use std::process::Command;
+//! Command lines that the documents show are ones that the program takes. `tests/documents/` runs them.
 
 use saga_runner::cli::description;
 
-use crate::docs::{files, read, root};
-
-/// Commands that read files and print, so that they can be tried here.
-const HARMLESS: [&str; 6] = ["validate", "test", "graph", "schema", "completions", "man"];
-
-/// The pages: what operators and authors read.
-fn pages() -> Vec<String> {
-    let mut pages = vec!["README.md".to_owned(), "ARCHITECTURE.md".to_owned()];
-    for folder in ["docs", "workers", "examples"] {
-        for path in files(&root().join(folder), "md") {
-            let path = path.strip_prefix(root()).expect("below the root");
-            pages.push(path.display().to_string());
-        }
-    }
-    // Decisions speak of what was, the reference is printed by the program, packages of others lie below workers/, and the page
-    // of stored formats has names of hashes that begin like a command.
-    pages.retain(|page| {
-        !page.starts_with("docs/adr/")
-            && !["docs/cli.md", "docs/formats.md"].contains(&page.as_str())
-            && !page.contains("/node_modules/")
-    });
-    pages
-}
-
-/// The words of the first command of a line, as a shell takes them; what is behind an operator is another one.
-fn words(line: &str) -> Vec<String> {
-    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
-    for c in line.chars() {
-        match (quote, c) {
-            (Some(open), c) if c == open => quote = None,
-            (None, '\'' | '"') => {
-                quote = Some(c);
-                word.get_or_insert_default();
-            }
-            (None, ' ') => words.extend(word.take()),
-            (None, '|' | '>' | ';' | '&' | '#') if word.is_none() => return words,
-            (_, c) => word.get_or_insert_default().push(c),
-        }
-    }
-    words.extend(word);
-    words
-}
-
-/// The command lines of a page's shell blocks that call the runner, without what stands before its name.
-fn of_blocks(page: &str) -> Vec<Vec<String>> {
-    let blocks = page.split("```sh\n").skip(1);
-    let blocks = blocks.filter_map(|rest| rest.split("```").next());
-    let text: String = blocks.collect::<Vec<_>>().join("\n").replace("\\\n", " ");
-    let mut found = Vec::new();
-    for line in text.lines().map(|line| line.trim_start_matches("$ ")) {
-        let words = words(line);
-        let is_runner = |word: &String| word.rsplit('/').next() == Some("saga-runner");
-        // `sudo saga-runner`, `docker compose exec runner /saga-runner`, `NAME=value saga-runner`; not `docker run … saga-runner`.
-        if let Some(at) = words.iter().position(is_runner)
-            && words.len() > at + 1
-            && !words[..at]
-                .iter()
-                .any(|word| ["run", "install", "build", "-t", "-u"].contains(&word.as_str()))
-        {
-            found.push(words[at..].to_vec());
-        }
-    }
-    found
-}
+use crate::docs::read;
+use crate::shell_blocks::{LANGUAGES, all, commands, pages, shown};
 
 /// What is wrong with a command line in the middle of a sentence, which may leave out what must be there.
 fn mistake_of_a_mention(line: &str) -> Option<String> {
@@ -104,17 +40,19 @@ fn mistake_of_a_mention(line: &str) -> Option<String> {
 #[test]
 fn every_command_line_of_the_documents_is_one_that_the_program_takes() {
     let (mut lines, mut mentions, mut wrong) = (0, 0, Vec::new());
-    for page in pages() {
-        let text = read(&page);
-        for line in of_blocks(&text) {
-            lines += 1;
-            if let Err(error) = description().try_get_matches_from(&line)
-                && error.exit_code() != 0
-            {
-                wrong.push(format!("{page}: {}\n  {error}", line.join(" ")));
-            }
+    for command in all() {
+        let Some(call) = command.runner_call() else {
+            continue;
+        };
+        lines += 1;
+        if let Err(error) = description().try_get_matches_from(call)
+            && error.exit_code() != 0
+        {
+            wrong.push(format!("{}: {}\n  {error}", command.place(), call.join(" ")));
         }
-        let prose: String = text.split("```").step_by(2).collect();
+    }
+    for page in pages() {
+        let prose: String = read(&page).split("```").step_by(2).collect();
         let spans = prose.split('`').skip(1).step_by(2);
         for span in spans.filter(|span| span.starts_with("saga-runner ")) {
             mentions += 1;
@@ -127,49 +65,118 @@ fn every_command_line_of_the_documents_is_one_that_the_program_takes() {
 }
 
 #[test]
-fn command_lines_that_need_no_server_do_what_the_documents_say() {
-    let (mut tried, mut wrong) = (0, Vec::new());
+fn every_example_of_the_reference_is_one_that_the_program_takes() {
+    let page = read("docs/cli.md").replace("\\\n", " ");
+    let (mut examples, mut wrong) = (0, Vec::new());
+    for line in page.lines().filter(|line| line.starts_with("  saga-runner ")) {
+        examples += 1;
+        let found = commands(line).unwrap_or_default();
+        let words = found.first().map(|command| command.words.clone());
+        if let Err(error) = description().try_get_matches_from(words.unwrap_or_default()) {
+            wrong.push(format!("{line}\n  {error}"));
+        }
+    }
+    assert!(examples > 40, "{examples} examples");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Programs whose names begin a block of commands and nothing else.
+const PROGRAMS: [&str; 9] = [
+    "saga-runner",
+    "curl",
+    "nats",
+    "make",
+    "docker",
+    "kubectl",
+    "helm",
+    "systemctl",
+    "npm",
+];
+
+#[test]
+fn a_block_of_commands_says_that_it_is_one() {
+    let mut wrong = Vec::new();
     for page in pages() {
-        for line in of_blocks(&read(&page)) {
-            // Of a whole project `make test` plays the cases, with faults.
-            let takes_long = ["--watch", "--chaos", "--coverage", "--dir"];
-            let is_harmless = HARMLESS.contains(&line[1].as_str())
-                && !line.iter().any(|word| takes_long.contains(&word.as_str()));
-            // Files of the reader's own are not here.
-            let is_file =
-                |word: &String| word.contains('/') || word.contains(".yaml") || word.contains(".json");
-            let are_there = line[2..]
-                .iter()
-                .filter(|word| is_file(word))
-                .all(|path| root().join(path).exists());
-            // Without a folder it plays what is below this one, where examples with folders of their own are.
-            let plays_everything = line[1] == "test" && line.len() == 2;
-            if !is_harmless || !are_there || plays_everything {
+        let text = read(&page);
+        let mut lines = text.lines().zip(1..);
+        while let Some((line, number)) = lines.next() {
+            let Some(language) = line.trim_start().strip_prefix("```") else {
                 continue;
-            }
-            tried += 1;
-            let output = Command::new(env!("CARGO_BIN_EXE_saga-runner"))
-                .args(&line[1..])
-                .current_dir(root())
-                .output()
-                .expect("the runner starts");
-            if !output.status.success() {
-                let told = String::from_utf8_lossy(&output.stderr);
-                wrong.push(format!("{page}: {}\n  {told}", line.join(" ")));
+            };
+            let block: Vec<&str> = lines
+                .by_ref()
+                .map(|(line, _)| line)
+                .take_while(|line| !line.trim_start().starts_with("```"))
+                .collect();
+            let first = block.first().map_or("", |line| line.trim_start());
+            let first = first.trim_start_matches("$ ").split(' ').next().unwrap_or("");
+            let is_command = PROGRAMS.contains(&first.rsplit('/').next().unwrap_or(first));
+            if is_command && !LANGUAGES.contains(&language.trim()) {
+                wrong.push(format!("{page}:{number}: begin the block with ```sh"));
             }
         }
     }
-    assert!(tried > 2, "{tried} were tried");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_goal_of_make_that_the_documents_name_is_in_the_makefile() {
+    let makefile = read("Makefile");
+    let is_goal = |word: &str| word.chars().all(|c| c.is_ascii_lowercase() || c == '-');
+    let (mut goals, mut wrong) = (0, Vec::new());
+    for command in all().iter().filter(|command| command.program() == "make") {
+        for word in &command.words[1..] {
+            let name = word.split('=').next().unwrap_or(word);
+            let is_known = if is_goal(word) {
+                makefile.contains(&format!("\n{word}:"))
+            } else {
+                makefile.contains(&format!("$({name})")) || makefile.contains(&format!("ifdef {name}\n"))
+            };
+            goals += 1;
+            if !is_known {
+                wrong.push(format!("{}: make has no {word}", command.place()));
+            }
+        }
+    }
+    assert!(goals > 5, "{goals} goals");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
 fn a_command_line_is_read_as_a_shell_reads_it() {
-    let read = |line: &str| words(line).join("|");
+    let read = |line: &str| {
+        let commands = commands(line).expect("no quote is open");
+        let words = commands.iter().map(|command| command.words.join("|"));
+        words.collect::<Vec<_>>().join(" then ")
+    };
     assert_eq!(read("a 'b c' --d=\"e f\" > g # h"), "a|b c|--d=e f");
-    assert_eq!(read("a # b"), "a");
-    let block = "```sh\n$ saga-runner shard list\ndocker run x saga-runner\nfoo\n```";
-    assert_eq!(of_blocks(block), [["saga-runner", "shard", "list"]]);
+    assert_eq!(read("a # it's b"), "a");
+    assert_eq!(read("a 'b;c' && d; e"), "a|b;c then d then e");
+    assert!(commands("a 'b").is_none(), "the quote is open");
+
+    let page = "```sh\n$ saga-runner shard list\ndocker run x saga-runner\nfoo -d '{\n  \"a\": 1}' \\\n  b &\n\
+                curl c > d\n```\n\n```text\nsaga-runner is here\n```\n\n```console\n$ bar\nSEEN\n```\n";
+    let found = shown("page.md", page);
+    let told: Vec<_> = found
+        .iter()
+        .map(|command| (command.line, command.text(), command.is_background))
+        .collect();
+    let expected = [
+        (2, "saga-runner shard list", false),
+        (3, "docker run x saga-runner", false),
+        (4, "foo -d {\n  \"a\": 1} b", true),
+        (7, "curl c", false),
+        (15, "bar", false),
+    ];
+    assert_eq!(
+        told,
+        expected.map(|(line, text, beside)| (line, text.to_owned(), beside))
+    );
+    assert_eq!(found[0].runner_call().map(<[String]>::len), Some(3));
+    assert!(found[1].runner_call().is_none());
+    assert_eq!(found[3].file.as_deref(), Some("d"));
+    assert_eq!(found[4].output, ["SEEN"]);
+
     assert_eq!(mistake_of_a_mention("saga-runner shard list"), None);
     assert_eq!(mistake_of_a_mention("saga-runner instance show SAGA KEY"), None);
     for wrong in [

@@ -24,6 +24,8 @@ mod parameters;
 mod planted;
 mod questions;
 mod reasons;
+#[path = "../support/shell_blocks.rs"]
+mod shell_blocks;
 mod site;
 mod sizes;
 mod sleeps;

@@ -9,3 +9,4 @@ pub mod nats_server;
 pub mod other_time;
 pub mod proxy;
 pub mod rig;
+pub mod shell_blocks;
