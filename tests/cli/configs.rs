@@ -197,7 +197,10 @@ fn the_manifest_of_a_working_directory_need_not_be_named() {
     home.write("saga-runner.yaml", &home.manifest);
     let told = text(&check().stderr);
     assert!(told.starts_with("saga-runner.yaml is valid"), "{told}");
-    std::fs::create_dir(home.path("config")).expect("created");
+    // Its paths begin at its own folder.
+    for folder in ["sagas", "effects"] {
+        std::fs::create_dir_all(home.path("config").join(folder)).expect("created");
+    }
     home.write("config/saga-runner.yaml", &home.manifest);
     let told = text(&check().stderr);
     assert!(told.starts_with("config/saga-runner.yaml is valid"), "{told}");

@@ -223,6 +223,16 @@ fn run_mentions(stage: &mut Stage) {
     let versions = stage.must(&["saga-runner", "definition", "list", "-o", "json"]);
     let versions: Value = serde_json::from_str(&versions).expect("JSON");
     let text = |value: &Value| value.as_str().expect("a text").to_owned();
+    // They decide about dead letters.
+    stage.until("no job is carried on", |stage| {
+        let jobs = stage.tenant("jobs");
+        let mut states = jobs["items"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|job| &job["state"]);
+        states.all(|state| state != "selecting" && state != "running")
+    });
     let letters = stage.tenant("dead-letters");
     let names = [
         ("SAGA", "order".to_owned()),

@@ -176,10 +176,24 @@ async fn kill(turn: Turn<'_>) {
 }
 
 async fn restart(turn: Turn<'_>) {
-    let path = turn.scene.booked("restart").await;
     let end = json!({"by": "ann", "reason": "enough"});
-    turn.scene.request(&path, "kill", end).await;
     let body = json!({"by": "ann", "reason": "once more"});
+    let booked = turn.scene.booked("booked").await;
+    turn.scene.request(&booked, "kill", end.clone()).await;
+    let refused = turn
+        .ask_about("visit", "booked")
+        .body(body.clone())
+        .gives(409)
+        .await;
+    assert!(
+        refused["detail"]
+            .as_str()
+            .is_some_and(|why| why.contains("what book did")),
+        "{refused}"
+    );
+
+    let path = turn.scene.begin("visit", "restart").await;
+    turn.scene.request(&path, "kill", end).await;
     turn.ask_about("visit", "restart").body(body).applied().await;
     let view = turn.scene.shown(&path).await;
     assert_eq!(

@@ -15,6 +15,7 @@ pub const CASES: &[Case] = cases! {
     "instance actions" => actions,
     "instance graph" => graph,
     "instance history" => history,
+    "instance inputs" => inputs,
     "instance wait" => wait,
     "instance watch" => watch,
     "instance signal" => signal,
@@ -124,6 +125,16 @@ async fn history(turn: Turn<'_>) {
     turn.scene.begin("visit", "c-history").await;
     let page = about(turn, "visit", "c-history", &["-o", "json"]).await.json();
     assert_eq!(items(&page)[0]["input"], "start-c-history", "{page}");
+}
+
+async fn inputs(turn: Turn<'_>) {
+    turn.scene.booked("c-inputs").await;
+    let shown = about(turn, "visit", "c-inputs", &[]).await.exits(0).out;
+    assert!(
+        shown.contains("  sent effect divide (steps.book, attempt 1, idempotency key "),
+        "{shown}"
+    );
+    assert!(shown.contains("  received "), "{shown}");
 }
 
 async fn wait(turn: Turn<'_>) {
