@@ -51,10 +51,12 @@ pub enum InstanceCommand {
     /// List what happened to an instance, newest first.
     History(HistoryArguments),
     /// Print what an instance has received and what it has sent, with payloads and idempotency keys, oldest first.
-    #[command(after_help = "Example: which amount was the bank asked for, and under which idempotency key?\n  \
+    #[command(
+        after_help = "Example: which amount was the bank asked for, and under which idempotency key?\n  \
         saga-runner instance inputs order o-1\n\n\
         Paths that an effect redacts are hidden. Payloads are kept as long as the history, up to storage.keep_input_bytes and\n\
-        storage.keep_work_bytes. The answer with -o json can be replayed: see `saga-runner replay --help`.")]
+        storage.keep_work_bytes. The answer with -o json can be replayed: see `saga-runner replay --help`."
+    )]
     Inputs(inputs::InputsArguments),
     /// Start an instance without an event; prints its key.
     #[command(after_help = "Examples:\n  \

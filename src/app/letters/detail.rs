@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{schema, unknown, view};
-use crate::app::redacted::redacted;
 use crate::app::node::Node;
+use crate::app::redacted::redacted;
 use crate::app::{pages, streams};
 use crate::kernel::alias;
 use crate::kernel::definition::{Definition, DefinitionSet};

@@ -63,10 +63,7 @@ async fn resolve(turn: Turn<'_>) {
 async fn try_now(turn: Turn<'_>) {
     let path = turn.scene.backing_off("try-now").await;
     let body = json!({"step": "call", "by": "ann", "reason": "it is back"});
-    turn.ask_about("patience", "try-now")
-        .body(body)
-        .applied()
-        .await;
+    turn.ask_about("patience", "try-now").body(body).applied().await;
     let view = turn.scene.ended(&path).await;
     assert_eq!(
         (&view["phase"], &view["steps"][0]["attempt"]),
