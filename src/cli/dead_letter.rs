@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
+use super::account::{AccountArguments, History, Letter, Required};
 use super::client::{Client, CommonArguments, TenantArguments, escaped};
 use super::confirm::ConfirmArguments;
 use super::job::{Order, rate};
@@ -130,17 +131,6 @@ pub struct LetterArguments {
     common: CommonArguments,
 }
 
-/// Who decides, and why.
-#[derive(Debug, Args)]
-struct AccountArguments {
-    /// Name of the operator, kept in the history.
-    #[arg(long, env = "USER", value_name = "NAME", default_value = "")]
-    by: String,
-    /// Reason, kept in the history; data cannot be edited without one.
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    reason: String,
-}
-
 /// Many dead letters at once, as a job.
 #[derive(Debug, Args)]
 struct BulkArguments {
@@ -188,7 +178,7 @@ struct ManyArguments {
     #[command(flatten)]
     bulk: BulkArguments,
     #[command(flatten)]
-    account: AccountArguments,
+    account: AccountArguments<Letter>,
     #[command(flatten)]
     confirm: ConfirmArguments,
     #[command(flatten)]
@@ -197,12 +187,8 @@ struct ManyArguments {
 
 #[derive(Debug, Args)]
 pub struct EditArguments {
-    /// Name of the operator, kept in the history.
-    #[arg(long, env = "USER", value_name = "NAME", default_value = "")]
-    by: String,
-    /// Reason, kept in the history.
-    #[arg(long, value_name = "TEXT")]
-    reason: String,
+    #[command(flatten)]
+    account: AccountArguments<History, Required>,
     #[command(flatten)]
     letter: LetterArguments,
 }
@@ -227,15 +213,6 @@ impl LetterArguments {
 fn path(client: &Client, tenant: &TenantArguments, id: &str) -> Result<String, Failure> {
     let tenant = client.tenant_path(tenant)?;
     Ok(format!("{tenant}/dead-letters/{}", escaped(id)))
-}
-
-/// The body of a decision.
-fn decision(by: &str, reason: &str, data: Option<Value>) -> Value {
-    let mut body = json!({"by": by, "reason": reason});
-    if let Some(data) = data {
-        body["data"] = data;
-    }
-    body
 }
 
 fn retry(arguments: &RetryArguments) -> Result<(), Failure> {
@@ -297,7 +274,10 @@ impl ManyArguments {
     fn decide(&self, id: &str, verb: &str, data: Option<Value>) -> Result<(), Failure> {
         let client = Client::new(&self.common.server)?;
         let path = path(&client, &self.common.tenant, id)?;
-        let body = decision(&self.account.by, &self.account.reason, data);
+        let mut body = self.account.body();
+        if let Some(data) = data {
+            body["data"] = data;
+        }
         client.post_json(&format!("{path}/{verb}"), &body)?;
         Ok(())
     }
@@ -315,8 +295,10 @@ impl ManyArguments {
         let filter: Map<String, Value> = filter
             .map(|(name, value)| (name.to_owned(), json!(value)))
             .collect();
-        let AccountArguments { by, reason } = &self.account;
-        let mut body = json!({"verb": of_job, "filter": filter, "all": all, "by": by, "reason": reason});
+        let mut body = self.account.body();
+        body["verb"] = json!(of_job);
+        body["filter"] = json!(filter);
+        body["all"] = json!(all);
         if let Some(rate) = rate {
             body["rate"] = json!(rate);
         }

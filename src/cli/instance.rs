@@ -15,6 +15,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 
 use self::wait::WaitArguments;
+use super::account::{AccountArguments, Cancellation, History, Need, Optional, Required};
 use super::client::{Client, CommonArguments, escaped};
 use super::confirm::ConfirmArguments;
 use super::output::{Column, Mood};
@@ -77,14 +78,14 @@ pub enum InstanceCommand {
         With --ended the next generation of the key begins: steps that are done and were not undone keep their\n\
         results, all others run again under new idempotency keys, and `finally` runs again.")]
     Retry(verbs::RetryArguments),
-    /// Skip a step in progress, or a stuck compensation, and continue; needs --reason.
+    /// Skip a step in progress, or a stuck compensation, and continue.
     #[command(after_help = "Examples:\n  \
         saga-runner instance skip order o-1 --step notify --reason 'told by phone'\n  \
         saga-runner instance skip order o-1 --step charge --as done --result '{\"charge_id\": \"c-7\"}' --reason 'booked by hand'\n\n\
         A compensation that is stuck is left out: what it should have undone stays. A step whose outcome is unknown needs\n\
         --as, which says whether there is something to undo. A step whose command is with a worker is skipped only with\n\
         --as not_done: if the call succeeds late, it is undone as the step's `on_late` says.")]
-    Skip(ResolveArguments),
+    Skip(ResolveArguments<Required>),
     /// Mark a stuck compensation as done by other means, or with --as record the outcome of a stuck step.
     #[command(after_help = "Examples:\n  \
         saga-runner instance resolve order o-1 --step charge --reason 'refunded by hand'\n  \
@@ -116,12 +117,8 @@ pub struct RequestArguments {
 
 #[derive(Debug, Args)]
 pub struct CancelArguments {
-    /// Name of the operator, kept in the audit.
-    #[arg(long, env = "USER", value_name = "NAME", default_value = "")]
-    by: String,
-    /// Reason, kept with the instance.
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    reason: String,
+    #[command(flatten)]
+    account: AccountArguments<Cancellation>,
     /// How to treat steps already started.
     #[arg(long, value_enum, default_value_t = Mode::Compensate)]
     mode: Mode,
@@ -152,25 +149,21 @@ impl Mode {
 }
 
 #[derive(Debug, Args)]
-pub struct StuckArguments {
+pub struct StuckArguments<N: Need = Optional> {
     /// Only this step; without it, everything that is stuck.
     #[arg(long, value_name = "STEP")]
     step: Option<String>,
     /// Only this item of a loop over a list; the first is 0.
     #[arg(long, value_name = "INDEX", requires = "step")]
     item: Option<u32>,
-    /// Name of the operator, kept in the history.
-    #[arg(long, env = "USER", value_name = "NAME", default_value = "")]
-    by: String,
-    /// Reason, kept in the history.
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    reason: String,
+    #[command(flatten)]
+    account: AccountArguments<History, N>,
     #[command(flatten)]
     request: RequestArguments,
 }
 
 #[derive(Debug, Args)]
-pub struct ResolveArguments {
+pub struct ResolveArguments<N: Need = Optional> {
     /// Whether the action of the step was done.
     #[arg(long = "as", value_enum, requires = "step", value_name = "FOUND")]
     found: Option<Found>,
@@ -178,7 +171,7 @@ pub struct ResolveArguments {
     #[arg(long, value_name = "JSON", requires = "step", value_parser = json)]
     result: Option<Value>,
     #[command(flatten)]
-    stuck: StuckArguments,
+    stuck: StuckArguments<N>,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -221,11 +214,8 @@ pub fn instance(command: &InstanceCommand) -> Result<(), Failure> {
                 let consequence = format!("nothing that {key} has done is compensated");
                 arguments.confirm.agreed(&consequence, key)?;
             }
-            let body = json!({
-                "by": arguments.by,
-                "reason": arguments.reason,
-                "mode": arguments.mode.as_str(),
-            });
+            let mut body = arguments.account.body();
+            body["mode"] = json!(arguments.mode.as_str());
             ask(&arguments.request, "cancel", body)
         }
         InstanceCommand::Retry(arguments) => verbs::retry(arguments),
@@ -245,7 +235,7 @@ fn judged(phase: &str) -> Mood {
     }
 }
 
-fn resolve(arguments: &ResolveArguments, verdict: &str) -> Result<(), Failure> {
+fn resolve<N: Need>(arguments: &ResolveArguments<N>, verdict: &str) -> Result<(), Failure> {
     let mut body = body(&arguments.stuck);
     body["as"] = json!(arguments.found.map(Found::as_str));
     body["result"] = json!(arguments.result);
@@ -256,13 +246,11 @@ fn decide(arguments: &StuckArguments, verdict: &str) -> Result<(), Failure> {
     ask(&arguments.request, verdict, body(arguments))
 }
 
-fn body(arguments: &StuckArguments) -> Value {
-    json!({
-        "step": arguments.step,
-        "item": arguments.item,
-        "by": arguments.by,
-        "reason": arguments.reason,
-    })
+fn body<N: Need>(arguments: &StuckArguments<N>) -> Value {
+    let mut body = arguments.account.body();
+    body["step"] = json!(arguments.step);
+    body["item"] = json!(arguments.item);
+    body
 }
 
 /// What is told of a stored request.

@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Map, Value, json};
 
+use super::account::{AccountArguments, Histories, Required};
 use super::client::{Client, CommonArguments, escaped};
 use super::confirm::ConfirmArguments;
 use super::instance::SelectionArguments;
@@ -73,12 +74,8 @@ pub struct StartArguments {
     /// Instances per second, 1 to 1000.
     #[arg(long, value_name = "COUNT/s", value_parser = rate)]
     rate: Option<u32>,
-    /// Name of the operator, kept in the history of each instance.
-    #[arg(long, env = "USER", value_name = "NAME", default_value = "")]
-    by: String,
-    /// Reason, kept in the history of each instance.
-    #[arg(long, value_name = "TEXT")]
-    reason: String,
+    #[command(flatten)]
+    account: AccountArguments<Histories, Required>,
     /// Of cancel: compensate, drain or abandon.
     #[arg(long, value_name = "MODE")]
     mode: Option<String>,
@@ -116,12 +113,8 @@ pub struct NameArguments {
 
 #[derive(Debug, Args)]
 pub struct CommandArguments {
-    /// Name of the operator.
-    #[arg(long, env = "USER", value_name = "NAME", default_value = "")]
-    by: String,
-    /// Reason.
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    reason: String,
+    #[command(flatten)]
+    account: AccountArguments,
     #[command(flatten)]
     name: NameArguments,
 }
@@ -214,8 +207,7 @@ impl Order {
 fn tell(arguments: &CommandArguments, command: &str) -> Result<(), Failure> {
     let client = Client::new(&arguments.name.common.server)?;
     let path = format!("{}/{command}", arguments.name.path(&client)?);
-    let body = json!({"by": arguments.by, "reason": arguments.reason});
-    let shown = client.post_json(&path, &body)?;
+    let shown = client.post_json(&path, &arguments.account.body())?;
     show(arguments.name.common.output, &shown)
 }
 
@@ -234,13 +226,10 @@ impl StartArguments {
             .into_iter()
             .map(|(name, value)| (name.to_owned(), json!(value)))
             .collect();
-        let mut body = json!({
-            "verb": self.verb.name(),
-            "filter": filter,
-            "by": self.by,
-            "reason": self.reason,
-            "ended": self.ended,
-        });
+        let mut body = self.account.body();
+        body["verb"] = json!(self.verb.name());
+        body["filter"] = json!(filter);
+        body["ended"] = json!(self.ended);
         let options = [
             ("rate", self.rate.map(|rate| json!(rate))),
             ("mode", self.mode.as_ref().map(|mode| json!(mode))),

@@ -4,7 +4,7 @@
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::account::AccountArguments;
+use super::account::{AccountArguments, Audit, UnlessDryRun};
 use super::backup::{self, BackupArguments, RestoreArguments};
 use super::client::{Client, ServerArguments, escaped};
 use super::confirm::ConfirmArguments;
@@ -89,12 +89,8 @@ pub struct DiscardArguments {
 
 #[derive(Debug, Args)]
 pub struct DecisionArguments {
-    /// Name of the operator, kept in the audit.
-    #[arg(long, env = "USER", value_name = "NAME", default_value = "")]
-    by: String,
-    /// Reason, for the record; required without --dry-run.
-    #[arg(long, value_name = "TEXT", required_unless_present = "dry_run")]
-    reason: Option<String>,
+    #[command(flatten)]
+    account: AccountArguments<Audit, UnlessDryRun>,
     /// Print what would be done, without changes.
     #[arg(long)]
     dry_run: bool,
@@ -131,12 +127,8 @@ pub struct AcceptArguments {
     /// Name of the stream.
     #[arg(long, value_name = "NAME")]
     stream: String,
-    /// Name of the operator, kept in the audit.
-    #[arg(long, env = "USER", value_name = "NAME", default_value = "")]
-    by: String,
-    /// Reason, for the record; required without --dry-run.
-    #[arg(long, value_name = "TEXT", required_unless_present = "dry_run")]
-    reason: Option<String>,
+    #[command(flatten)]
+    account: AccountArguments<Audit, UnlessDryRun>,
     /// Print what would be skipped, read again and lost, without changes.
     #[arg(long)]
     dry_run: bool,
@@ -162,7 +154,8 @@ pub fn shard(command: &ShardCommand) -> Result<(), Failure> {
         ShardCommand::Rebind(arguments) => accept(arguments, "rebind"),
         ShardCommand::Pending(arguments) => pending(arguments),
         ShardCommand::Release(arguments) => {
-            decide(arguments.shard, "release", json!({}), &arguments.decision)
+            let body = arguments.decision.account.body();
+            decide(arguments.shard, "release", body, &arguments.decision)
         }
         ShardCommand::Discard(arguments) => {
             let shard = arguments.shard;
@@ -171,8 +164,10 @@ pub fn shard(command: &ShardCommand) -> Result<(), Failure> {
                     format!("discarded work of shard {shard} is never sent; its outcome becomes unknown");
                 arguments.confirm.agreed(&consequence, &shard.to_string())?;
             }
-            let what = json!({"commands": arguments.commands, "all": arguments.all});
-            decide(shard, "discard", what, &arguments.decision)
+            let mut body = arguments.decision.account.body();
+            body["commands"] = json!(arguments.commands);
+            body["all"] = json!(arguments.all);
+            decide(shard, "discard", body, &arguments.decision)
         }
     }
 }
@@ -220,12 +215,9 @@ fn accept(arguments: &AcceptArguments, verb: &str) -> Result<(), Failure> {
         arguments.confirm.agreed(&consequence, &arguments.stream)?;
     }
     let client = Client::new(&arguments.server)?;
-    let mut body = json!({
-        "stream": arguments.stream,
-        "by": arguments.by,
-        "reason": arguments.reason.as_deref().unwrap_or_default(),
-        "dry_run": arguments.dry_run,
-    });
+    let mut body = arguments.account.body();
+    body["stream"] = json!(arguments.stream);
+    body["dry_run"] = json!(arguments.dry_run);
     if let Some(position) = arguments.position {
         body["position"] = position.into();
     }
@@ -365,13 +357,10 @@ fn pending(arguments: &PendingArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Sends a decision about `what`.
-fn decide(shard: u16, verb: &str, what: Value, arguments: &DecisionArguments) -> Result<(), Failure> {
+/// Sends a decision: `body` says about what, and by whom.
+fn decide(shard: u16, verb: &str, mut body: Value, arguments: &DecisionArguments) -> Result<(), Failure> {
     let client = Client::new(&arguments.server)?;
-    let mut body = what;
-    body["by"] = arguments.by.as_str().into();
-    body["reason"] = arguments.reason.as_deref().unwrap_or_default().into();
-    body["dry_run"] = arguments.dry_run.into();
+    body["dry_run"] = json!(arguments.dry_run);
     let answer = client.post_json(&format!("/admin/shards/{shard}/{verb}"), &body)?;
     if !arguments.output.is_for_people() {
         return arguments.output.document(&answer);

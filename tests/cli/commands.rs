@@ -326,25 +326,81 @@ const NO_FORMATS: &[&str] = &[
     "test",
 ];
 
-#[test]
-fn every_command_that_prints_data_prints_it_in_every_format() {
-    fn leaves(command: &clap::Command, path: &str, found: &mut Vec<(String, bool)>) {
-        for inner in command.get_subcommands() {
-            let path = format!("{path} {}", inner.get_name()).trim().to_owned();
-            if inner.has_subcommands() {
-                leaves(inner, &path, found);
-            } else {
-                let has = inner
-                    .get_arguments()
-                    .any(|argument| argument.get_id() == "output");
-                found.push((path, has));
-            }
+/// Commands that ask a runner for a change.
+const CHANGES: &[&str] = &[
+    "breaker auto",
+    "breaker close",
+    "breaker open",
+    "dead-letter discard",
+    "dead-letter edit",
+    "dead-letter retry",
+    "definition migrate",
+    "definition reload",
+    "drain",
+    "instance cancel",
+    "instance cancel-timer",
+    "instance delete",
+    "instance fire-timer",
+    "instance kill",
+    "instance migrate",
+    "instance pause",
+    "instance resolve",
+    "instance restart",
+    "instance resume",
+    "instance retry",
+    "instance signal",
+    "instance skip",
+    "instance start",
+    "instance try-now",
+    "job pause",
+    "job resume",
+    "job start",
+    "job stop",
+    "reload",
+    "schedule pause",
+    "schedule resume",
+    "shard accept-gap",
+    "shard backup",
+    "shard close",
+    "shard discard",
+    "shard open",
+    "shard rebind",
+    "shard release",
+];
+
+/// The commands without commands below them, by their words.
+fn leaves(command: &clap::Command, path: &str) -> Vec<(String, clap::Command)> {
+    let mut found = Vec::new();
+    for inner in command.get_subcommands() {
+        let path = format!("{path} {}", inner.get_name()).trim().to_owned();
+        if inner.has_subcommands() {
+            found.extend(leaves(inner, &path));
+        } else {
+            found.push((path, inner.clone()));
         }
     }
-    let mut found = Vec::new();
-    leaves(&saga_runner::cli::description(), "", &mut found);
-    for (path, has) in found {
+    found
+}
+
+fn argument<'c>(command: &'c clap::Command, id: &str) -> Option<&'c clap::Arg> {
+    command.get_arguments().find(|argument| argument.get_id() == id)
+}
+
+#[test]
+fn every_command_that_prints_data_prints_it_in_every_format() {
+    for (path, command) in leaves(&saga_runner::cli::description(), "") {
+        let has = argument(&command, "output").is_some();
         assert_ne!(has, NO_FORMATS.contains(&path.as_str()), "{path}");
+    }
+}
+
+#[test]
+fn every_command_that_asks_for_a_change_says_who_asks_and_why() {
+    for (path, command) in leaves(&saga_runner::cli::description(), "") {
+        let names_who = argument(&command, "by").is_some_and(|by| by.get_env().is_some());
+        let changes = CHANGES.contains(&path.as_str());
+        assert_eq!(names_who, changes, "{path}");
+        assert!(!changes || argument(&command, "reason").is_some(), "{path}");
     }
 }
 

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::{EditArguments, decision, parsed};
+use super::{EditArguments, parsed};
 use crate::app::exit::{self, Failure};
 use crate::app::out;
 use crate::cli::client::Client;
@@ -31,7 +31,8 @@ pub fn edit(arguments: &EditArguments) -> Result<(), Failure> {
         out::note("the data are the same: nothing was changed");
         return Ok(());
     }
-    let body = decision(&arguments.by, &arguments.reason, Some(edited));
+    let mut body = arguments.account.body();
+    body["data"] = edited;
     match client.post_json(&format!("{}/retry", letter.path(&client)?), &body) {
         Ok(_) => {
             draft.remove();

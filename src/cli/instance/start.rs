@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use super::wait::{self, WaitArguments};
 use crate::app::exit::{self, Failure};
 use crate::app::out;
+use crate::cli::account::{AccountArguments, IfItTerminates, Start};
 use crate::cli::client::{Client, ServerArguments, TenantArguments, escaped};
 
 #[derive(Debug, Args)]
@@ -22,18 +23,10 @@ pub struct StartArguments {
     #[arg(long, value_name = "JSON|@FILE", default_value = "{}")]
     input: String,
     /// What to do if an instance of this key runs already.
-    #[arg(long, value_enum, default_value_t = OnConflict::Fail)]
+    #[arg(long, value_enum, value_name = "POLICY", default_value_t = OnConflict::Fail)]
     on_conflict: OnConflict,
-    /// Name of the operator, kept in the history; of terminate-existing.
-    #[arg(long, env = "USER", value_name = "NAME", default_value = "")]
-    by: String,
-    /// Reason, kept in the history; required for terminate-existing.
-    #[arg(
-        long,
-        value_name = "TEXT",
-        required_if_eq("on_conflict", "terminate-existing")
-    )]
-    reason: Option<String>,
+    #[command(flatten)]
+    account: AccountArguments<Start, IfItTerminates>,
     #[command(flatten)]
     wait: WaitArguments,
     /// Wait until the instance has ended; needs --wait.
@@ -45,7 +38,7 @@ pub struct StartArguments {
     server: ServerArguments,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, ValueEnum)]
 enum OnConflict {
     /// Refuse the start (exit code 5).
     Fail,
@@ -69,16 +62,11 @@ pub fn start(arguments: &StartArguments) -> Result<(), Failure> {
     let mut body = Map::from_iter([
         ("input".to_owned(), object("input", &arguments.input)?),
         ("on_conflict".to_owned(), arguments.on_conflict.as_str().into()),
+        ("by".to_owned(), arguments.account.by.as_str().into()),
+        ("reason".to_owned(), arguments.account.reason.as_str().into()),
     ]);
     if let Some(key) = &arguments.key {
         body.insert("key".to_owned(), key.as_str().into());
-    }
-    if arguments.on_conflict == OnConflict::TerminateExisting {
-        body.insert("by".to_owned(), arguments.by.as_str().into());
-        body.insert(
-            "reason".to_owned(),
-            arguments.reason.as_deref().unwrap_or_default().into(),
-        );
     }
     let client = Client::new(&arguments.server)?;
     let tenant = client.tenant_path(&arguments.tenant)?;
