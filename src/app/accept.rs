@@ -131,8 +131,10 @@ impl Plan {
         let trouble = stream_trouble(&row, &state, standing);
         let halt = of_readers(node, running, shown, stream).await?;
         let found = with_halt(trouble.clone(), halt.clone()).ok_or_else(|| {
+            // What is read twice is recognised as far as instances remember it: one that is not kept any more would begin again.
             ControlError::Conflict(format!(
-                "stream {name} is the one that was read: nothing to accept"
+                "stream {name} is the one that was read, and nothing of it is missing: its position is not moved; messages that an \
+                 earlier decision has passed over have to be published again"
             ))
         })?;
         if found.0 != verb.accepts() {
