@@ -16,9 +16,7 @@ use super::streams;
 use crate::intake::stamp_of;
 use crate::kernel::input::SourceStream;
 use crate::ports::broker::{Broker, BrokerError, StreamState};
-use crate::ports::control::{
-    AcceptReport, AcceptRequest, AcceptVerb, AcceptedView, ControlError, Sequences, rfc3339,
-};
+use crate::ports::control::{AcceptReport, AcceptRequest, AcceptVerb, AcceptedView, ControlError, Sequences};
 use crate::shard::mailbox::{Mail, Refused, Reposition};
 use crate::shard::{ShardState, Standing, gap, stream_trouble, with_halt};
 use crate::storage::rows::{AcceptedRow, HaltRow, PositionRow};
@@ -86,7 +84,7 @@ fn check_reason(request: &AcceptRequest) -> Result<(), ControlError> {
 
 fn earlier(row: AcceptedRow) -> AcceptedView {
     AcceptedView {
-        time: rfc3339(row.time),
+        time: row.time.rfc3339(),
         position: row.from,
         new_position: row.to,
         skipped: row.lost.map(|(from, to)| Sequences { from, to }),

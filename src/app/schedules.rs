@@ -95,11 +95,11 @@ fn view(node: &Node, saga: &SagaName, row: &ScheduleRow) -> ScheduleView {
         catch_up: schedule.map(|schedule| schedule.catch_up),
         overlap: schedule.map(|schedule| schedule.overlap),
         paused: row.paused,
-        next: next.map(|next| next.to_string()),
+        next: next.map(|next| next.rfc3339()),
         next_local: next.and_then(|next| Some(zone?.shown(next))),
-        last_started: row.last_started.map(|time| time.to_string()),
+        last_started: row.last_started.map(|time| time.rfc3339()),
         last_skipped: row.last_skipped.map(|(time, reason)| SkippedView {
-            time: time.to_string(),
+            time: time.rfc3339(),
             reason,
         }),
         running: row
