@@ -200,7 +200,7 @@ impl NodeControl for Node {
                 "the breaker of {upstream:?} is already in this state"
             ))),
             Some(Forced::Unknown) | None => Err(ControlError::NotFound(format!(
-                "this process does not call {upstream:?}; GET /admin/breakers lists what is called"
+                "this process does not call {upstream:?}; `breaker list`, or GET /admin/breakers, has what it calls"
             ))),
         }
     }

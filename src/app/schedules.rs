@@ -107,7 +107,11 @@ fn view(node: &Node, saga: &SagaName, row: &ScheduleRow) -> ScheduleView {
             .iter()
             .map(|run| schedule::run_key(run.planned).to_string())
             .collect(),
-        queued: row.queue.iter().map(ToString::to_string).collect(),
+        queued: row
+            .queue
+            .iter()
+            .map(|planned| schedule::run_key(*planned).to_string())
+            .collect(),
         started: row.started,
         skipped: row.skipped,
     }

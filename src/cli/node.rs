@@ -45,13 +45,19 @@ pub struct ReloadArguments {
 
 #[derive(Debug, Subcommand)]
 pub enum BreakerCommand {
-    /// List the breakers of a process.
+    /// List the breakers of a process, with the names of their upstreams in the manifest.
     List(BreakersArguments),
-    /// Hold back all calls of an upstream.
+    /// Hold back all calls of an upstream, until `breaker auto` or the end of the process.
+    #[command(
+        after_help = "Each process has breakers of its own: ask every one that runs effects.\n\nExamples:\n  \
+        saga-runner breaker open bank --reason 'maintenance until 4:00'\n  \
+        saga-runner breaker open bank.internal:443 --tenant acme --reason 'acme sends nonsense'\n\n\
+        `saga-runner instance list --upstream bank` lists the instances that wait for it."
+    )]
     Open(BreakerArguments),
-    /// Make all calls of an upstream, regardless of what its breaker has counted.
+    /// Make all calls of an upstream, regardless of what its breaker has counted, until `breaker auto` or the end of the process.
     Close(BreakerArguments),
-    /// Let the breaker decide again.
+    /// Let the breaker of an upstream decide again.
     Auto(BreakerArguments),
 }
 
@@ -65,7 +71,7 @@ pub struct BreakersArguments {
 
 #[derive(Debug, Args)]
 pub struct BreakerArguments {
-    /// The upstream, as `breaker list` prints it: HOST:PORT, or effect:NAME.
+    /// The upstream as `breaker list` prints it (HOST:PORT, effect:NAME or gateway:TYPE), or its name in `upstreams` of the manifest.
     upstream: String,
     /// Only for this tenant; without it, for all.
     #[arg(long, value_name = "NAME")]
@@ -163,6 +169,7 @@ fn show_reload(answer: &Value) -> Result<(), Failure> {
 
 const BREAKERS: &[Column] = &[
     Column::value("UPSTREAM", "/upstream"),
+    Column::value("NAMES", "/names"),
     Column::value("TENANT", "/tenant"),
     Column::value("STATE", "/state").judged(|state| match state {
         "closed" => Mood::Good,

@@ -48,7 +48,7 @@ struct RecordArguments {
     /// Only instances in this step, and ended ones that it has failed.
     #[arg(long, value_name = "STEP")]
     in_step: Option<String>,
-    /// Only instances whose effects in progress call this upstream, by its name in `upstreams` of the manifest.
+    /// Only instances whose effects in progress call this upstream, by its name in `upstreams` of the manifest: NAMES of `breaker list`.
     #[arg(long, value_name = "UPSTREAM")]
     upstream: Option<String>,
     /// Only instances that wait for events of this type.
