@@ -4,6 +4,7 @@
 
 mod account;
 mod addresses;
+mod answers;
 pub mod audit;
 mod backup;
 #[cfg(feature = "bench")]
@@ -35,6 +36,7 @@ pub mod replay;
 pub mod run;
 pub mod schedule;
 pub mod schema;
+mod server;
 pub mod server_events;
 mod shard;
 pub mod streams;
@@ -42,9 +44,10 @@ pub mod test;
 pub mod token;
 pub mod validate;
 
+use std::ffi::OsStr;
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::app::Registry;
 use crate::app::exit;
@@ -178,6 +181,19 @@ pub fn description() -> clap::Command {
     Cli::command()
 }
 
+/// Takes an empty variable for one that is not set, as shells and containers often have it.
+fn without_empty_variables(command: clap::Command) -> clap::Command {
+    let is_empty = |name: &OsStr| std::env::var_os(name).as_deref() == Some(OsStr::new(""));
+    let command = command.mut_args(|argument| {
+        if argument.get_env().is_some_and(is_empty) {
+            argument.env(None::<&'static str>)
+        } else {
+            argument
+        }
+    });
+    command.mut_subcommands(without_empty_variables)
+}
+
 /// Parses the command line and runs the command.
 #[must_use]
 pub fn main() -> ExitCode {
@@ -187,7 +203,9 @@ pub fn main() -> ExitCode {
 /// The same for a runner with custom providers, which effects name under `custom`.
 #[must_use]
 pub fn main_with(registry: Registry) -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let command = without_empty_variables(Cli::command());
+    let parsed = command.try_get_matches();
+    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => {
             let help = !error.use_stderr();

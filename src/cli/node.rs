@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::account::AccountArguments;
-use super::client::{Client, ServerArguments, escaped};
+use super::client::{Client, Heard, ServerArguments, escaped};
 use super::output::{Column, Mood, OutputArguments};
 use crate::app::SystemClock;
 use crate::app::exit::{self, Failure};
@@ -116,16 +116,16 @@ fn wait_for_the_end(client: &Client, started: &Value, timeout: Duration) -> Resu
     let begin = clock.monotonic();
     let mut progress = out::Progress::new();
     loop {
-        match client.get("/info") {
-            Err(failure) if failure.code == exit::UNAVAILABLE => return Ok(()),
-            Ok(info) if info["started"] != *started => return Ok(()),
-            // A process in its drain may refuse what it is asked.
-            Ok(_) | Err(_) => {}
+        match client.hear("/info")? {
+            Heard::Nobody => return Ok(()),
+            Heard::Answer(info) if info["started"] != *started => return Ok(()),
+            // A process in its drain may refuse what it is asked, and one that is suspended says nothing.
+            Heard::Answer(_) | Heard::Silence => {}
         }
         let waited = clock.monotonic().saturating_sub(begin);
         if waited > timeout {
             let message = format!("still draining after {} s; the drain continues", waited.as_secs());
-            return Err(Failure::new(exit::UNAVAILABLE, message));
+            return Err(Failure::new(exit::NOT_IN_TIME, message));
         }
         progress.tell(format_args!("draining for {} s", waited.as_secs()));
         std::thread::sleep(LOOK_EVERY);

@@ -240,6 +240,60 @@ fn an_empty_list_of_a_saga_that_is_not_there_says_so_and_a_refusal_has_its_code(
     assert_eq!(runner.stop(), Some(0));
 }
 
+/// The address of a server that gives every request this answer, and is no runner.
+fn answering(answer: &'static str) -> String {
+    use std::io::{Read as _, Write as _};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("a connection");
+            let mut head = [0; 4_096];
+            let read = stream.read(&mut head).expect("a request");
+            assert!(read > 0, "a request");
+            stream.write_all(answer.as_bytes()).expect("answered");
+        }
+    });
+    format!("http://{address}")
+}
+
+#[test]
+fn another_server_than_a_runner_is_told_from_a_runner_without_the_instance() {
+    for (answer, code) in [
+        (
+            "HTTP/1.1 404 Not Found\r\ncontent-length: 6\r\nconnection: close\r\n\r\n<html>",
+            69,
+        ),
+        (
+            "HTTP/1.1 200 OK\r\ncontent-length: 6\r\nconnection: close\r\n\r\n<html>",
+            69,
+        ),
+        (
+            "HTTP/1.1 301 Moved Permanently\r\nlocation: https://far/\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+            64,
+        ),
+    ] {
+        let url = answering(answer);
+        let show = [
+            "instance", "show", "order", "o-1", "--tenant", "acme", "--url", &url,
+        ];
+        let (found, shown, errors) = told(&call(&show));
+        assert_eq!((found, shown.as_str()), (Some(code), ""), "{errors}");
+        assert!(errors.contains(&url), "{errors}");
+    }
+}
+
+#[test]
+fn an_empty_variable_counts_as_not_set() {
+    let mut command = binary();
+    for name in ["ADMIN_URL", "PROFILE", "TENANT", "TOKEN", "TOKEN_FILE"] {
+        command.env(format!("SAGA_RUNNER_{name}"), "");
+    }
+    command.args(["shard", "list", "--url", "http://127.0.0.1:1"]);
+    let (code, _, errors) = told(&command.output().expect("the binary starts"));
+    assert_eq!(code, Some(69), "{errors}");
+}
+
 #[test]
 fn a_token_is_never_a_flag() {
     let output = call(&["shard", "list", "--token", "secret"]);
