@@ -123,6 +123,9 @@ fn all(
             .unwrap_or_default();
         if arguments.output.format() == Format::Jsonl {
             found.iter().try_for_each(out::line)?;
+            if out::is_unread() {
+                return Ok(());
+            }
         } else {
             items.extend(found);
         }

@@ -2,6 +2,7 @@
 
 use std::cell::OnceCell;
 use std::fmt::Write as _;
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use reqwest::StatusCode;
@@ -223,12 +224,12 @@ impl Client {
         self.send(self.http.get(self.address(path)?).timeout(wait + GRACE))
     }
 
-    /// Gives each server-sent event of a page to `take`, until the page ends. `last` is the id of the last one that was taken.
+    /// Gives each server-sent event of a page to `take`, until the page or `take` ends. `last` is the id of the last one that was taken.
     pub fn events(
         &self,
         path: &str,
         last: Option<&str>,
-        mut take: impl FnMut(&ServerEvent) -> Result<(), Failure>,
+        mut take: impl FnMut(&ServerEvent) -> Result<ControlFlow<()>, Failure>,
     ) -> Result<(), Failure> {
         let mut request = self.http.get(self.address(path)?).timeout(PATIENCE_LONG);
         if let Some(last) = last {
@@ -250,7 +251,9 @@ impl Client {
                 match chunk.map_err(silent)?.map_err(broken)? {
                     Some(chunk) => {
                         for event in reading.take(&chunk) {
-                            take(&event)?;
+                            if take(&event)?.is_break() {
+                                return Ok(());
+                            }
                         }
                     }
                     None => return Ok(()),

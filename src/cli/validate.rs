@@ -73,6 +73,9 @@ fn watch(arguments: &ValidateArguments) -> Result<(), Failure> {
                 }
                 out::note(&failure);
             }
+            if out::is_unread() {
+                return Ok(());
+            }
         }
         std::thread::sleep(LOOK_EVERY);
     }
