@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use super::account::{AccountArguments, History, Letter, Required};
 use super::client::{Client, CommonArguments, TenantArguments, escaped};
 use super::confirm::ConfirmArguments;
+use super::given;
 use super::job::{Order, rate};
 use super::output::Column;
 use super::pages::{PageArguments, joined, warn_of_absent_shards};
@@ -154,8 +155,8 @@ struct BulkArguments {
 pub struct RetryArguments {
     /// Id of the dead letter, as the list prints it; without one, a job retries all that the filter selects.
     id: Option<String>,
-    /// JSON that is applied in the place of the data that came; of results only by an admin.
-    #[arg(long, value_name = "JSON", conflicts_with = "file", requires = "id")]
+    /// JSON that is applied in the place of the data that came, or @FILE to read it from a file; of results only by an admin.
+    #[arg(long, value_name = "JSON|@FILE", conflicts_with = "file", requires = "id")]
     data: Option<String>,
     /// The same, from a file; '-' reads standard input.
     #[arg(long, value_name = "FILE", requires = "id")]
@@ -221,8 +222,8 @@ fn retry(arguments: &RetryArguments) -> Result<(), Failure> {
         return many.start("retry", "retry_letters");
     };
     let data = match (&arguments.data, &arguments.file) {
-        (Some(data), _) => Some(parsed("--data", data)?),
-        (None, Some(file)) => Some(parsed(&file.display().to_string(), &edit::read(file)?)?),
+        (Some(data), _) => Some(given::json("--data", data)?),
+        (None, Some(file)) => Some(given::parsed(&file.display().to_string(), &given::read(file)?)?),
         (None, None) => None,
     };
     if data.is_some() && many.account.reason.trim().is_empty() {
@@ -233,10 +234,6 @@ fn retry(arguments: &RetryArguments) -> Result<(), Failure> {
     many.decide(id, "retry", data)?;
     out::note(format_args!("dead letter {id} is applied again{how}"));
     Ok(())
-}
-
-fn parsed(whence: &str, text: &str) -> Result<Value, Failure> {
-    serde_json::from_str(text).map_err(|error| Failure::new(exit::USAGE, format!("{whence}: {error}")))
 }
 
 fn discard(arguments: &DiscardArguments) -> Result<(), Failure> {

@@ -11,6 +11,7 @@ use similar::TextDiff;
 use self::archived::{Version, differences};
 use super::account::AccountArguments;
 use super::client::{Client, ServerArguments, escaped};
+use super::given;
 use super::node;
 use super::output::{Column, Mood, OutputArguments};
 use super::pages::warn_of_absent_shards;
@@ -183,8 +184,7 @@ fn diff(arguments: &DiffArguments) -> Result<(), Failure> {
             (text(&to["hash"]), Version::of(&text(&to["source"])))
         }
         (None, Some(path)) => {
-            let source = std::fs::read_to_string(path)
-                .map_err(|error| Failure::new(exit::NO_INPUT, format!("{}: {error}", path.display())))?;
+            let source = given::read(path)?;
             let besides = Version::of(&text(&from["source"])).besides;
             (path.display().to_string(), Version { source, besides })
         }

@@ -94,8 +94,7 @@ pub fn init(arguments: &InitArguments) -> Result<(), Failure> {
         return Err(Failure::new(exit::CANNOT_CREATE, message));
     }
     for (path, text) in &files {
-        write(path, text)
-            .map_err(|error| Failure::new(exit::CANNOT_CREATE, format!("{}: {error}", path.display())))?;
+        write(path, text).map_err(|error| Failure::unwritten(path, error))?;
         out::line(path.display())?;
     }
     let (shown, saga) = (dir.display(), arguments.template.saga());

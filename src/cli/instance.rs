@@ -18,6 +18,7 @@ use self::wait::WaitArguments;
 use super::account::{AccountArguments, Cancellation, History, Need, Optional, Required};
 use super::client::{Client, CommonArguments, escaped};
 use super::confirm::ConfirmArguments;
+use super::given;
 use super::output::{Column, Mood};
 use super::queries::{self, HistoryArguments, WhyArguments};
 use crate::app::exit::Failure;
@@ -167,9 +168,9 @@ pub struct ResolveArguments<N: Need = Optional> {
     /// Whether the action of the step was done.
     #[arg(long = "as", value_enum, requires = "step", value_name = "FOUND")]
     found: Option<Found>,
-    /// Result of the step, as JSON.
-    #[arg(long, value_name = "JSON", requires = "step", value_parser = json)]
-    result: Option<Value>,
+    /// Result of the step as JSON, or @FILE to read it from a file.
+    #[arg(long, value_name = "JSON|@FILE", requires = "step")]
+    result: Option<String>,
     #[command(flatten)]
     stuck: StuckArguments<N>,
 }
@@ -190,10 +191,6 @@ impl Found {
             Self::NotDone => "not_done",
         }
     }
-}
-
-fn json(text: &str) -> Result<Value, serde_json::Error> {
-    serde_json::from_str(text)
 }
 
 pub fn instance(command: &InstanceCommand) -> Result<(), Failure> {
@@ -238,7 +235,10 @@ fn judged(phase: &str) -> Mood {
 fn resolve<N: Need>(arguments: &ResolveArguments<N>, verdict: &str) -> Result<(), Failure> {
     let mut body = body(&arguments.stuck);
     body["as"] = json!(arguments.found.map(Found::as_str));
-    body["result"] = json!(arguments.result);
+    body["result"] = match &arguments.result {
+        Some(result) => given::json("--result", result)?,
+        None => Value::Null,
+    };
     ask(&arguments.stuck.request, verdict, body)
 }
 

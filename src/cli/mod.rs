@@ -18,6 +18,7 @@ pub mod dead_letter;
 pub mod definition;
 pub mod doctor;
 pub mod effect;
+mod given;
 pub mod graph;
 pub mod init;
 pub mod instance;

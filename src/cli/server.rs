@@ -102,8 +102,7 @@ pub(super) fn token(server: &ServerArguments, profile: &Profile) -> Result<Optio
             _ => return Ok(None),
         },
     };
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| Failure::new(exit::NO_INPUT, format!("{}: {error}", path.display())))?;
+    let text = std::fs::read_to_string(path).map_err(|error| Failure::unread(path, error))?;
     legal(text.trim_end().to_owned(), &path.display().to_string()).map(Some)
 }
 

@@ -88,8 +88,7 @@ pub fn test(arguments: &TestArguments) -> Result<(), Failure> {
         reports = play(&files, &definitions, arguments)?;
     }
     if let Some(path) = &arguments.junit {
-        std::fs::write(path, report::junit(&reports))
-            .map_err(|error| Failure::new(exit::CANNOT_CREATE, format!("{}: {error}", path.display())))?;
+        std::fs::write(path, report::junit(&reports)).map_err(|error| Failure::unwritten(path, error))?;
     }
     let wanted = arguments.coverage || arguments.min_coverage.is_some();
     let coverage = wanted.then(|| cover(&sagas, &reports, &arguments.path));
@@ -262,7 +261,7 @@ fn write_updates(files: &[SourceFile], reports: &[CaseReport]) -> Result<bool, F
         }
         any = true;
         std::fs::write(&file.path, update::apply(&file.text, cures))
-            .map_err(|error| Failure::new(exit::CANNOT_CREATE, format!("{}: {error}", file.path)))?;
+            .map_err(|error| Failure::unwritten(Path::new(&file.path), error))?;
         out::note(format_args!("{} updated", file.path));
     }
     Ok(any)

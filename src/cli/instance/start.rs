@@ -1,15 +1,14 @@
 //! `instance start`: starts an instance without an event.
 
-use std::path::Path;
-
 use clap::{Args, ValueEnum};
-use serde_json::{Map, Value};
+use serde_json::Map;
 
 use super::wait::{self, WaitArguments};
 use crate::app::exit::{self, Failure};
 use crate::app::out;
 use crate::cli::account::{AccountArguments, IfItTerminates, Start};
 use crate::cli::client::{Client, ServerArguments, TenantArguments, escaped};
+use crate::cli::given;
 
 #[derive(Debug, Args)]
 pub struct StartArguments {
@@ -60,7 +59,7 @@ impl OnConflict {
 
 pub fn start(arguments: &StartArguments) -> Result<(), Failure> {
     let mut body = Map::from_iter([
-        ("input".to_owned(), object("input", &arguments.input)?),
+        ("input".to_owned(), given::object("--input", &arguments.input)?),
         ("on_conflict".to_owned(), arguments.on_conflict.as_str().into()),
         ("by".to_owned(), arguments.account.by.as_str().into()),
         ("reason".to_owned(), arguments.account.reason.as_str().into()),
@@ -99,26 +98,4 @@ pub fn start(arguments: &StartArguments) -> Result<(), Failure> {
         };
     }
     wait::judged(outcome)
-}
-
-/// The JSON object of an option, or of the file that it names.
-pub(super) fn object(option: &str, text: &str) -> Result<Value, Failure> {
-    let read = |path: &str| {
-        std::fs::read_to_string(Path::new(path))
-            .map_err(|error| Failure::new(exit::NO_INPUT, format!("{path}: {error}")))
-    };
-    let text = match text.strip_prefix('@') {
-        Some(path) => read(path)?,
-        None => text.to_owned(),
-    };
-    let value: Value = serde_json::from_str(&text)
-        .map_err(|error| Failure::new(exit::USAGE, format!("--{option} is not JSON: {error}")))?;
-    if value.is_object() {
-        Ok(value)
-    } else {
-        Err(Failure::new(
-            exit::USAGE,
-            format!("--{option} must be a JSON object"),
-        ))
-    }
 }

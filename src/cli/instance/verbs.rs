@@ -4,11 +4,12 @@
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::{Asks, NameArguments, RequestArguments, StuckArguments, ask, decide, request, start};
+use super::{Asks, NameArguments, RequestArguments, StuckArguments, ask, decide, request};
 use crate::app::exit::Failure;
 use crate::cli::account::{AccountArguments, Audit, History, Required, Signal, UnlessDryRun};
 use crate::cli::client::{Client, escaped};
 use crate::cli::confirm::ConfirmArguments;
+use crate::cli::given;
 use crate::cli::output::Column;
 
 #[derive(Debug, Subcommand)]
@@ -216,7 +217,7 @@ pub fn run(verb: &Verb) -> Result<(), Failure> {
         Verb::CancelTimer(arguments) => of_timer(arguments, "cancel"),
         Verb::Migrate(arguments) => migrate(arguments),
         Verb::Signal(arguments) => {
-            let data = start::object("data", &arguments.data)?;
+            let data = given::object("--data", &arguments.data)?;
             let path = format!("signals/{}", escaped(&arguments.signal));
             let mut body = arguments.account.body();
             body["data"] = data;
