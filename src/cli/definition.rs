@@ -13,7 +13,7 @@ use super::account::AccountArguments;
 use super::client::{Client, ServerArguments, escaped};
 use super::given;
 use super::node;
-use super::output::{Column, Mood, OutputArguments};
+use super::output::{Column, Mood, OutputArguments, text};
 use super::pages::warn_of_absent_shards;
 use crate::app::exit::{self, Failure};
 use crate::app::out;
@@ -154,10 +154,10 @@ fn show(arguments: &ShowArguments) -> Result<(), Failure> {
         "{} {}, {} live and {} ended instance(s)",
         text(&answer["saga"]),
         text(&answer["hash"]),
-        text(&answer["live"]),
-        text(&answer["ended"])
+        answer["live"],
+        answer["ended"]
     ));
-    let version = Version::of(&text(&answer["source"]));
+    let version = Version::of(text(&answer["source"]));
     arguments.output.shown(&answer, || {
         out::text(&version.source)?;
         if arguments.schemas {
@@ -181,20 +181,20 @@ fn diff(arguments: &DiffArguments) -> Result<(), Failure> {
     let (name, to) = match (&arguments.to, &arguments.file) {
         (Some(to), _) => {
             let to = version(to)?;
-            (text(&to["hash"]), Version::of(&text(&to["source"])))
+            (text(&to["hash"]).to_owned(), Version::of(text(&to["source"])))
         }
         (None, Some(path)) => {
             let source = given::read(path)?;
-            let besides = Version::of(&text(&from["source"])).besides;
+            let besides = Version::of(text(&from["source"])).besides;
             (path.display().to_string(), Version { source, besides })
         }
         (None, None) => return Err(Failure::new(exit::USAGE, "a second version or --file is needed")),
     };
-    let (older, from) = (text(&from["hash"]), Version::of(&text(&from["source"])));
+    let (older, from) = (text(&from["hash"]), Version::of(text(&from["source"])));
     let besides = differences(&from, &to);
     let differs = from.source != to.source || !besides.is_empty();
     let changes = TextDiff::from_lines(&from.source, &to.source);
-    let unified = changes.unified_diff().header(&older, &name).to_string();
+    let unified = changes.unified_diff().header(older, &name).to_string();
     let answer = json!({"from": older, "to": name, "differs": differs, "diff": unified, "besides": besides});
     arguments.output.shown(&answer, || {
         out::text(&unified)?;
@@ -297,11 +297,4 @@ fn active(client: &Client, saga: &str) -> Result<String, Failure> {
         .and_then(|item| item["hash"].as_str())
         .map(str::to_owned)
         .ok_or_else(|| Failure::new(exit::NOT_FOUND, format!("saga {saga} has no active version")))
-}
-
-fn text(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    }
 }

@@ -20,8 +20,9 @@ use super::client::{Client, CommonArguments, escaped};
 use super::confirm::ConfirmArguments;
 use super::given;
 use super::output::{Column, Mood};
+use super::pages::note_an_unknown_saga;
 use super::queries::{self, HistoryArguments, WhyArguments};
-use crate::app::exit::Failure;
+use crate::app::exit::{self, Failure};
 use crate::app::out;
 
 #[derive(Debug, Subcommand)]
@@ -226,7 +227,7 @@ pub fn instance(command: &InstanceCommand) -> Result<(), Failure> {
 fn judged(phase: &str) -> Mood {
     match phase {
         "completed" => Mood::Good,
-        "compensating" | "cancelling" => Mood::Waiting,
+        "compensating" | "finishing" => Mood::Waiting,
         "failed" | "compensation_failed" => Mood::Bad,
         _ => Mood::Plain,
     }
@@ -297,10 +298,11 @@ fn request(request: &RequestArguments, asks: Asks<'_>, body: Value) -> Result<()
         return Err(Failure::software("a request is an object"));
     };
     let stored = if is_deletion {
-        request.wait.delete(&client, &path, body)?
+        request.wait.delete(&client, &path, body)
     } else {
-        request.wait.post(&client, &path, body, None)?
+        request.wait.post(&client, &path, body, None)
     };
+    let stored = stored.inspect_err(|failure| name.explain(&client, failure))?;
     let outcome = &stored["outcome"];
     if outcome.is_object() {
         name.common.output.object(OUTCOME, &stored)?;
@@ -325,5 +327,19 @@ impl NameArguments {
         let tenant = client.tenant_path(&self.common.tenant)?;
         let (saga, key) = (escaped(&self.saga), escaped(&self.key));
         Ok(format!("{tenant}/sagas/{saga}/instances/{key}"))
+    }
+
+    /// Asks for what is below the path of the instance.
+    pub(super) fn get(&self, client: &Client, below: &str) -> Result<Value, Failure> {
+        let path = self.path(client)?;
+        let got = client.get(&format!("{path}{below}"));
+        got.inspect_err(|failure| self.explain(client, failure))
+    }
+
+    /// Says of an instance that was not found because no saga has this name, that it is for that.
+    pub(super) fn explain(&self, client: &Client, failure: &Failure) {
+        if failure.code == exit::NOT_FOUND {
+            note_an_unknown_saga(client, &self.saga);
+        }
     }
 }

@@ -185,13 +185,8 @@ impl Order {
         if !self.confirm.is_given() {
             let plan = client.post_json(path, &self.body)?;
             warn_of_absent_shards(&plan);
-            let more = if plan["too_many"] == true {
-                "more than "
-            } else {
-                ""
-            };
-            let (selected, verb, things) = (&plan["selected"], &self.verb, self.things);
-            let consequence = format!("{verb} is sent to {more}{selected} {things}");
+            let (verb, selected) = (&self.verb, selected(&plan, self.things));
+            let consequence = format!("{verb} is sent to {selected}");
             self.confirm.agreed(&consequence, verb)?;
         }
         self.body["dry_run"] = json!(false);
@@ -256,8 +251,8 @@ const COLUMNS: &[Column] = &[
     Column::number("FAILED", "/failed"),
     Column::time("CREATED", "/created"),
     Column::time("ENDED", "/ended"),
-    Column::told("BY", |item| text(&item["principal"]["who"])),
-    Column::told("REASON", |item| text(&item["principal"]["reason"])).wide(),
+    Column::value("BY", "/principal/who"),
+    Column::value("REASON", "/principal/reason").wide(),
     Column::value("FILTER", "/filter").wide(),
 ];
 
@@ -268,8 +263,8 @@ const FIELDS: &[Column] = &[
     Column::value("Verb", "/verb"),
     Column::value("Options", "/options"),
     Column::value("Filter", "/filter"),
-    Column::told("By", |item| text(&item["principal"]["who"])),
-    Column::told("Reason", |item| text(&item["principal"]["reason"])),
+    Column::value("By", "/principal/who"),
+    Column::value("Reason", "/principal/reason"),
     Column::number("Rate", "/rate"),
     Column::time("Created", "/created"),
     Column::time("Ended", "/ended"),
@@ -303,10 +298,6 @@ const PLANNED: &[Column] = &[
     Column::value("PHASE", "/phase"),
 ];
 
-fn text(value: &Value) -> String {
-    value.as_str().unwrap_or_default().to_owned()
-}
-
 fn judged(state: &str) -> Mood {
     match state {
         "completed" => Mood::Good,
@@ -331,22 +322,27 @@ fn plan_shown(output: OutputArguments, plan: &Value, things: &str) -> Result<(),
     output.shown(plan, || {
         let instances = plan["instances"].as_array().map_or(&[][..], Vec::as_slice);
         if !instances.is_empty() {
-            out::line(format_args!("{}", output.table(PLANNED, instances)))?;
+            out::line(output.table(PLANNED, instances))?;
         }
         let letters = plan["letters"].as_array().map_or(&[][..], Vec::as_slice);
         if !letters.is_empty() {
-            out::line(format_args!("{}", output.table(PLANNED_LETTERS, letters)))?;
+            out::line(output.table(PLANNED_LETTERS, letters))?;
         }
-        let more = if plan["too_many"] == true {
-            "more than "
-        } else {
-            ""
-        };
         out::line(format_args!(
-            "{more}{} {things} selected; nothing was changed",
-            plan["selected"]
+            "{} selected; nothing was changed",
+            selected(plan, things)
         ))
     })
+}
+
+/// How many a job would be about.
+fn selected(plan: &Value, things: &str) -> String {
+    let more = if plan["too_many"] == true {
+        "more than "
+    } else {
+        ""
+    };
+    format!("{more}{} {things}", plan["selected"])
 }
 
 #[cfg(test)]

@@ -200,7 +200,12 @@ fn list(profiles: &Profiles, output: OutputArguments) -> Result<(), Failure> {
             "token_file": profile.token_file,
         })
     });
-    output.list(COLUMNS, &listed(items.collect::<Vec<_>>()))
+    output.list(COLUMNS, &listed(items.collect::<Vec<_>>()))?;
+    if profiles.by_name.is_empty() {
+        let path = profiles.folder.join(FILE);
+        out::note(format_args!("profiles are read from {}", path.display()));
+    }
+    Ok(())
 }
 
 fn choose(profiles: &Profiles, name: &str) -> Result<(), Failure> {

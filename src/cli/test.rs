@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
 
+use super::output::{Column, OutputArguments};
 use super::replay;
 use crate::app::definitions::{self, Folders};
 use crate::app::exit::{self, Failure};
@@ -295,18 +297,17 @@ fn print(
     Ok(())
 }
 
+const COVERAGE: &[Column] = &[
+    Column::value("SAGA", "/saga"),
+    Column::number("BRANCHES", "/branches"),
+    Column::number("RUN", "/run"),
+    Column::number("%", "/percent"),
+];
+
 fn print_coverage(coverage: &[Coverage]) -> Result<(), Failure> {
-    let mut table = comfy_table::Table::new();
-    table.load_style(comfy_table::presets::ASCII_MARKDOWN);
-    table.set_header(["saga", "branches", "run", "%"]);
-    for saga in coverage {
-        table.add_row([
-            saga.saga.clone(),
-            saga.branches.to_string(),
-            saga.covered.to_string(),
-            saga.percent().to_string(),
-        ]);
-    }
+    let row = |saga: &Coverage| json!({"saga": saga.saga, "branches": saga.branches, "run": saga.covered, "percent": saga.percent()});
+    let rows: Vec<Value> = coverage.iter().map(row).collect();
+    let table = OutputArguments::default().table(COVERAGE, &rows);
     out::line(format_args!("\n{table}"))?;
     for saga in coverage {
         for branch in &saga.uncovered {

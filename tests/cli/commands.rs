@@ -237,6 +237,30 @@ fn an_empty_list_of_a_saga_that_is_not_there_says_so_and_a_refusal_has_its_code(
     ];
     let (code, _, errors) = told(&call(&show));
     assert!(code == Some(4) && errors.contains("[SR0502]"), "{errors}");
+    assert!(
+        errors.contains("of tenant acme") && !errors.contains("no saga has"),
+        "{errors}"
+    );
+    for verb in ["show", "why", "history", "wait", "watch", "cancel"] {
+        let (code, _, errors) = told(&call(&[
+            "instance", verb, "talli", "t-1", "--tenant", "acme", "--url", &url,
+        ]));
+        assert_eq!(code, Some(4), "{verb}: {errors}");
+        assert!(errors.contains("no saga has the name talli"), "{verb}: {errors}");
+    }
+    let (code, _, errors) = told(&call(&[
+        "shard",
+        "rebind",
+        "--stream",
+        "AGGREGATE_EVENTS",
+        "--dry-run",
+        "--url",
+        &url,
+    ]));
+    assert!(
+        code == Some(5) && errors.contains("no shard that is open in this process needs it"),
+        "{errors}"
+    );
     assert_eq!(runner.stop(), Some(0));
 }
 

@@ -28,8 +28,7 @@ const REFUSED: &[Column] = &[
 pub fn actions(arguments: &ActionsArguments) -> Result<(), Failure> {
     let name = &arguments.name;
     let client = Client::new(&name.common.server)?;
-    let path = format!("{}/actions", name.path(&client)?);
-    let answer = client.get(&path)?;
+    let answer = name.get(&client, "/actions")?;
     name.common.output.shown(&answer, || {
         let possible = answer["possible"].as_array().into_iter().flatten();
         let letter = answer["dead_letter"].as_str().into_iter();

@@ -8,7 +8,7 @@ use crate::app::exit::Failure;
 use crate::app::out;
 use crate::cli::client::{Client, CommonArguments};
 use crate::cli::output::Column;
-use crate::cli::pages::{PageArguments, joined, warn_of_absent_shards};
+use crate::cli::pages::{PageArguments, joined, note_an_unknown_saga, warn_of_absent_shards};
 
 /// What both are asked for.
 #[derive(Debug, Args)]
@@ -130,6 +130,9 @@ pub fn count(arguments: &CountArguments) -> Result<(), Failure> {
         query.trim_start_matches('&')
     ))?;
     warn_of_absent_shards(&counted);
+    if let Some(saga) = arguments.saga.as_ref().filter(|_| counted["instances"] == 0) {
+        note_an_unknown_saga(&client, saga);
+    }
     let (columns, rows) = if arguments.by.is_some() {
         (GROUPS, &counted["groups"])
     } else {

@@ -140,7 +140,10 @@ pub fn wait(arguments: &InstanceWaitArguments) -> Result<(), Failure> {
                 out::note(format_args!("{failure}; asking again"));
                 std::thread::sleep(ASK_AGAIN.min(left));
             }
-            Err(failure) => return Err(failure),
+            Err(failure) => {
+                arguments.name.explain(&client, &failure);
+                return Err(failure);
+            }
         }
         if until <= clock.monotonic() {
             if seen.is_null() {

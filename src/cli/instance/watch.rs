@@ -58,7 +58,10 @@ pub fn watch(arguments: &WatchArguments) -> Result<(), Failure> {
             // It begins again behind the last entry.
             Ok(()) => {}
             Err(failure) if failure.code == exit::UNAVAILABLE && (last.is_some() || broken > 0) => {}
-            Err(failure) => return Err(failure),
+            Err(failure) => {
+                arguments.name.explain(&client, &failure);
+                return Err(failure);
+            }
         }
         broken = if last == before { broken + 1 } else { 1 };
         if broken > RESUMES_MAX {
