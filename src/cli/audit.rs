@@ -52,7 +52,7 @@ pub struct ListArguments {
     /// Only requests from this time on: RFC 3339, or how long ago, e.g. 2h.
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
-    /// Only requests up to this time.
+    /// Only requests up to this time: RFC 3339, or how long ago.
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
     /// All pages, to the end; use it with -o jsonl, which prints each page as it comes.

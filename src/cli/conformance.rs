@@ -39,7 +39,7 @@ pub struct ConformanceArguments {
     /// Input of the commands, as JSON; {id} in it is replaced by a unique text for each command.
     #[arg(long, value_name = "JSON", default_value = "{}")]
     input: String,
-    /// Timeout of a check.
+    /// Timeout of a check, e.g. 30s, 2m.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = Millis::parse)]
     timeout: Millis,
     /// Command that starts the worker, with arguments separated by spaces; the checks start, stop, kill and restart it.

@@ -20,12 +20,19 @@ use crate::app::out;
 #[derive(Debug, Subcommand)]
 pub enum DeadLetterCommand {
     /// List inputs that could not be applied, oldest first.
+    #[command(after_help = "Examples:\n  \
+        saga-runner dead-letter list --saga order --newer-than 2h\n  \
+        saga-runner dead-letter list --code event.schema --subject-prefix 'event Order.Placed'\n\n\
+        docs/dead-letters.md explains each code.")]
     List(ListArguments),
-    /// Count them by reason, saga, kind or subject.
+    /// Count dead letters by reason, saga, kind or subject.
+    #[command(after_help = "Examples:\n  \
+        saga-runner dead-letter count\n  \
+        saga-runner dead-letter count --by subject --code event.schema --newer-than 2h")]
     Count(CountArguments),
-    /// Show one: its input, what its definition expects, and what a retry would come to now.
+    /// Show a dead letter: its input, what its definition expects, and what a retry would come to now.
     Show(LetterArguments),
-    /// Apply it again, as it came or with other data; first fix the cause.
+    /// Apply a dead letter again, as it came or with other data, or many as a job; first fix the cause.
     #[command(
         after_help = "Example: apply an event with a correct amount, in the place of the one that came:\n  \
         saga-runner dead-letter retry 0-17 --data '{\"order\": \"o-1\", \"amount\": 1200}' --reason 'ticket 7: a comma too many'\n\n\
@@ -33,13 +40,13 @@ pub enum DeadLetterCommand {
         saga-runner dead-letter retry --saga order --code expression --reason 'amounts may have decimals' --rate 20/s --dry-run"
     )]
     Retry(RetryArguments),
-    /// Edit its data in $EDITOR, and apply it again with the edited data.
+    /// Edit the data of a dead letter in $VISUAL or $EDITOR, and apply it again with the edited data.
     #[command(
         after_help = "The data are checked before they are accepted: a retry that would fail again changes nothing. The history of the\n\
         instance keeps both, with your name and the reason."
     )]
     Edit(EditArguments),
-    /// Delete it; inputs that wait behind it are applied without it.
+    /// Delete a dead letter, or many as a job; inputs that wait behind it are applied without it.
     #[command(
         after_help = "Example: discard what a faulty producer has sent, as a job:\n  \
         saga-runner dead-letter discard --code event.schema --newer-than 2h --reason 'ticket 9: sent by a test' --yes"
@@ -50,6 +57,9 @@ pub enum DeadLetterCommand {
 /// Which dead letters are meant.
 #[derive(Debug, Args)]
 struct FilterArguments {
+    /// Only those with this reason, e.g. expression or event.schema.
+    #[arg(long, value_name = "CODE")]
+    code: Option<String>,
     /// Only those of instances of this saga.
     #[arg(long, value_name = "NAME")]
     saga: Option<String>,
@@ -78,12 +88,12 @@ struct FilterArguments {
 
 impl FilterArguments {
     /// The filter, by the names of the parameters of the list.
-    fn query(&self, reason: Option<&String>) -> Vec<(&'static str, String)> {
+    fn query(&self) -> Vec<(&'static str, String)> {
         let named = [
             ("saga", self.saga.as_ref()),
             ("key", self.key.as_ref()),
             ("key_prefix", self.key_prefix.as_ref()),
-            ("reason", reason),
+            ("reason", self.code.as_ref()),
             ("kind", self.kind.as_ref()),
             ("stream", self.stream.as_ref()),
             ("subject_prefix", self.subject_prefix.as_ref()),
@@ -99,9 +109,6 @@ impl FilterArguments {
 
 #[derive(Debug, Args)]
 pub struct ListArguments {
-    /// Only those with this reason, e.g. expression.
-    #[arg(long, value_name = "CODE")]
-    reason: Option<String>,
     #[command(flatten)]
     filter: FilterArguments,
     #[command(flatten)]
@@ -115,9 +122,6 @@ pub struct CountArguments {
     /// By what they are counted: reason, saga, kind or subject.
     #[arg(long, value_name = "WHAT", default_value = "reason")]
     by: String,
-    /// Only those with this reason, e.g. expression.
-    #[arg(long, value_name = "CODE")]
-    reason: Option<String>,
     #[command(flatten)]
     filter: FilterArguments,
     #[command(flatten)]
@@ -138,15 +142,12 @@ struct BulkArguments {
     /// All dead letters of the tenant, as a job.
     #[arg(long)]
     all: bool,
-    /// Only those with this reason, e.g. expression.
-    #[arg(long, value_name = "CODE")]
-    code: Option<String>,
     #[command(flatten)]
     filter: FilterArguments,
     /// Print what the job would select, without starting it.
     #[arg(long)]
     dry_run: bool,
-    /// Dead letters per second, 1 to 1000.
+    /// Dead letters per second, 1 to 1000; default: `jobs.rate` of the manifest of the runner.
     #[arg(long, value_name = "COUNT/s", value_parser = rate)]
     rate: Option<u32>,
 }
@@ -253,12 +254,11 @@ impl ManyArguments {
     fn named<'i>(&self, id: Option<&'i String>) -> Result<Option<&'i String>, Failure> {
         let BulkArguments {
             all,
-            code,
             filter,
             dry_run,
             rate,
         } = &self.bulk;
-        let chooses = *all || !filter.query(code.as_ref()).is_empty();
+        let chooses = *all || !filter.query().is_empty();
         let message = match (id, chooses) {
             (Some(_), false) if !*dry_run && rate.is_none() => return Ok(id),
             (Some(_), _) => "name one dead letter, or choose with --all or a filter, not both",
@@ -283,12 +283,11 @@ impl ManyArguments {
     fn start(&self, verb: &str, of_job: &str) -> Result<(), Failure> {
         let BulkArguments {
             all,
-            code,
             filter,
             dry_run,
             rate,
         } = &self.bulk;
-        let filter = filter.query(code.as_ref()).into_iter();
+        let filter = filter.query().into_iter();
         let filter: Map<String, Value> = filter
             .map(|(name, value)| (name.to_owned(), json!(value)))
             .collect();
@@ -316,16 +315,14 @@ impl ManyArguments {
 fn list(arguments: &ListArguments) -> Result<(), Failure> {
     let client = Client::new(&arguments.common.server)?;
     let path = format!("{}/dead-letters", client.tenant_path(&arguments.common.tenant)?);
-    let answer = arguments
-        .page
-        .ask(&client, &path, &arguments.filter.query(arguments.reason.as_ref()))?;
+    let answer = arguments.page.ask(&client, &path, &arguments.filter.query())?;
     arguments.common.output.list(COLUMNS, &answer)
 }
 
 fn count(arguments: &CountArguments) -> Result<(), Failure> {
     let client = Client::new(&arguments.common.server)?;
     let tenant = client.tenant_path(&arguments.common.tenant)?;
-    let filter = joined(&arguments.filter.query(arguments.reason.as_ref()));
+    let filter = joined(&arguments.filter.query());
     let by = escaped(&arguments.by);
     let counted = client.get(&format!("{tenant}/dead-letters/count?by={by}{filter}"))?;
     warn_of_absent_shards(&counted);

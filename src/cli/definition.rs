@@ -40,9 +40,9 @@ pub enum DefinitionCommand {
     #[command(
         after_help = "Exits with 1 if an instance cannot be migrated. Example: check first, then migrate:\n  \
         saga-runner definition migrate order --dry-run\n  \
-        saga-runner definition migrate order\n\n\
+        saga-runner definition migrate order --reason 'ticket 4711'\n\n\
         Undo it:\n  \
-        saga-runner definition migrate order --undo"
+        saga-runner definition migrate order --undo --reason 'ticket 4712'"
     )]
     Migrate(MigrateArguments),
 }

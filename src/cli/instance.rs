@@ -34,6 +34,9 @@ pub enum InstanceCommand {
         saga-runner instance list order --idle-for 15m --where 'state.amount > 100'")]
     List(list::ListArguments),
     /// Count instances by saga, phase, cause and error.
+    #[command(after_help = "Examples:\n  \
+        saga-runner instance count --blocked\n  \
+        saga-runner instance count order --by step --phase running")]
     Count(list::CountArguments),
     /// Show an instance: state, what it waits for, steps, ledger, timers and history.
     Show(NameArguments),
@@ -51,6 +54,7 @@ pub enum InstanceCommand {
         compensations have the words of `instance show`; the machine state that it is in is `current`, a timer that runs `set`.")]
     Graph(graph::GraphArguments),
     /// List what happened to an instance, newest first.
+    #[command(after_help = "Example:\n  saga-runner instance history order o-1 --limit 200 -o wide")]
     History(HistoryArguments),
     /// Start an instance without an event; prints its key.
     #[command(after_help = "Examples:\n  \
@@ -66,8 +70,9 @@ pub enum InstanceCommand {
     )]
     Wait(wait::InstanceWaitArguments),
     /// Print what happens to an instance, a line for each entry of its history, until it has ended.
+    #[command(after_help = "Example:\n  saga-runner instance watch order o-1 --newest 100 -o jsonl")]
     Watch(watch::WatchArguments),
-    /// Cancel an instance.
+    /// Cancel an instance: it compensates what it has done, unless --mode says otherwise.
     #[command(
         after_help = "Example: stop a saga once its running steps have ended, then compensate:\n  \
         saga-runner instance cancel order o-1 --mode drain --reason 'customer called'"

@@ -20,8 +20,8 @@ pub enum JobCommand {
         saga-runner job start retry --saga order --phase failed --error declined --ended --reason 'the bank is back' --dry-run\n  \
         saga-runner job start cancel --saga order --idle-for 7d --reason 'abandoned carts' --rate 20/s --yes\n  \
         saga-runner job start skip --saga order --waits-for retry --step notify --reason 'no mail today' --yes\n\n\
-        --dry-run prints how many instances are selected, and the first 20. The selection is taken when the job starts; nothing is sent\n\
-        before it is complete. The job runs in the cluster: it needs neither this command nor this process to continue.")]
+        The selection is taken when the job starts; nothing is sent before it is complete. The job runs in the cluster: it needs\n\
+        neither this command nor the process that was asked to continue.")]
     Start(Box<StartArguments>),
     /// List jobs, newest first.
     List(ListArguments),
@@ -37,11 +37,13 @@ pub enum JobCommand {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Verb {
-    /// Cancel with --mode.
+    /// Cancel, as --mode says.
     Cancel,
     /// End at once, without compensation.
     Kill,
+    /// Pause.
     Pause,
+    /// Resume what is paused.
     Resume,
     /// Retry what is stuck; with --ended, begin ended instances again.
     Retry,
@@ -68,15 +70,15 @@ pub struct StartArguments {
     verb: Verb,
     #[command(flatten)]
     selection: SelectionArguments,
-    /// Only print what would be selected.
+    /// Print how many instances would be selected, and the first 20, without starting the job.
     #[arg(long)]
     dry_run: bool,
-    /// Instances per second, 1 to 1000.
+    /// Instances per second, 1 to 1000; default: `jobs.rate` of the manifest of the runner.
     #[arg(long, value_name = "COUNT/s", value_parser = rate)]
     rate: Option<u32>,
     #[command(flatten)]
     account: AccountArguments<Histories, Required>,
-    /// Of cancel: compensate, drain or abandon.
+    /// Of cancel: compensate (default), drain or abandon, as `instance cancel --help` explains them.
     #[arg(long, value_name = "MODE")]
     mode: Option<String>,
     /// Of retry: the instances have ended; begin them again from where they failed.
@@ -88,7 +90,7 @@ pub struct StartArguments {
     /// Of skip: whether the action of the step was done: done or not_done.
     #[arg(long = "as", value_name = "FOUND", requires = "step")]
     found: Option<String>,
-    /// Of migrate: the hash of the version.
+    /// Of migrate: the hash of the version, as `definition list` prints it; at least its first 6 digits.
     #[arg(long, value_name = "HASH")]
     to: Option<String>,
     #[command(flatten)]
@@ -105,7 +107,7 @@ pub struct ListArguments {
 
 #[derive(Debug, Args)]
 pub struct NameArguments {
-    /// Id of the job.
+    /// Id of the job, as `job list` prints it.
     id: String,
     #[command(flatten)]
     common: CommonArguments,

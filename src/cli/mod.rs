@@ -151,6 +151,7 @@ enum Command {
     /// Print what a running process did in the last hour, minute by minute: inputs, transitions, calls, failures, durations.
     Rates(rates::RatesArguments),
     /// Drain a running process: it finishes its work in progress and ends.
+    #[command(after_help = "Example:\n  saga-runner drain --wait --timeout 2m --reason 'kernel update'")]
     Drain(node::DrainArguments),
     /// Reload the definitions of a running process, and print what changed, or the errors.
     Reload(node::ReloadArguments),

@@ -22,7 +22,7 @@ pub struct DrainArguments {
     /// Wait until the process has ended; progress is shown on a terminal.
     #[arg(long)]
     wait: bool,
-    /// With --wait: give up after this time; the drain continues.
+    /// With --wait: give up after this time, e.g. 90s, 10m; the drain continues. Exit code 6.
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = Millis::parse, requires = "wait")]
     timeout: Millis,
     #[command(flatten)]

@@ -39,10 +39,10 @@ struct RecordArguments {
     /// Only instances that started this long ago or longer, e.g. 15m, 7d.
     #[arg(long, value_name = "DURATION")]
     older_than: Option<String>,
-    /// Only instances that applied no input for this long or longer.
+    /// Only instances that applied no input for this long or longer, e.g. 15m, 7d.
     #[arg(long, value_name = "DURATION")]
     idle_for: Option<String>,
-    /// Only instances for which this expression over `state` and `key` is true.
+    /// Only instances for which this expression over `state` and `key` is true, e.g. 'state.amount > 100'.
     #[arg(long = "where", value_name = "CEL")]
     condition: Option<String>,
     /// Only instances in this step, and ended ones that it has failed.

@@ -35,9 +35,9 @@ pub enum Verb {
     Delete(DeleteArguments),
     /// Make the next attempt of a step or compensation that backs off now.
     TryNow(TryNowArguments),
-    /// Fire a timer of an instance now.
+    /// Fire a timer of an instance now, before it is due.
     FireTimer(TimerArguments),
-    /// Cancel a timer of an instance.
+    /// Cancel a timer of an instance: it does not fire.
     CancelTimer(TimerArguments),
     /// Migrate one instance to another version of its saga, or back.
     #[command(
@@ -164,7 +164,7 @@ pub struct TryNowArguments {
 
 #[derive(Debug, Args)]
 pub struct MigrateArguments {
-    /// The first digits of the hash of the version, at least 6.
+    /// The version: its hash as `definition list` prints it, or at least its first 6 digits.
     #[arg(long, value_name = "HASH", required_unless_present = "undo")]
     to: Option<String>,
     /// Go back to the version that it came from by a migration, as `migrate.undo` of its version says.
