@@ -233,7 +233,8 @@ fn migrate(arguments: &MigrateArguments) -> Result<(), Failure> {
         .output
         .shown(&report, || show_report(arguments, &report))?;
     if let Some(problem) = report["problem"].as_str() {
-        return Err(Failure::software(problem));
+        let message = format!("the migration has stopped: {problem}; repeat it for the rest");
+        return Err(Failure::new(exit::UNAVAILABLE, message));
     }
     match report["refused"].as_u64() {
         Some(0) | None => Ok(()),
