@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 use super::node::Node;
 use super::shards::Shown;
 use crate::kernel::alias;
-use crate::kernel::ids::{Key, SagaName, TenantId};
+use crate::kernel::ids::{Key, SagaName, TenantId, TimeMs};
 use crate::kernel::schedule::{self, SCHEDULE_KEY, Zone};
 use crate::ports::control::{ControlError, ScheduleOrder, ScheduleView, Schedules, SkippedView};
 use crate::shard::mailbox::{Mail, Refused};
@@ -95,9 +95,9 @@ fn view(node: &Node, saga: &SagaName, row: &ScheduleRow) -> ScheduleView {
         catch_up: schedule.map(|schedule| schedule.catch_up),
         overlap: schedule.map(|schedule| schedule.overlap),
         paused: row.paused,
-        next: next.map(|next| next.rfc3339()),
+        next: next.map(TimeMs::rfc3339),
         next_local: next.and_then(|next| Some(zone?.shown(next))),
-        last_started: row.last_started.map(|time| time.rfc3339()),
+        last_started: row.last_started.map(TimeMs::rfc3339),
         last_skipped: row.last_skipped.map(|(time, reason)| SkippedView {
             time: time.rfc3339(),
             reason,

@@ -274,7 +274,7 @@ impl Looked<'_> {
     /// When the first of the timers of these names is due.
     fn due(&self, names: &[String]) -> Option<String> {
         let set = names.iter().filter_map(|name| self.record.timers.get(name));
-        set.map(|timer| timer.due).min().map(|due| due.rfc3339())
+        set.map(|timer| timer.due).min().map(TimeMs::rfc3339)
     }
 
     fn of_step(&self, index: u16, item: Option<u32>, state: &StepState) -> Option<AwaitedView> {
