@@ -143,11 +143,18 @@ pub fn router(state: ApiState, settings: &Settings, place: Place, on_panic: OnPa
     let all = endpoints::all(state.tenancy);
     let entrance = Entrance::new(state.tenancy, &all);
     let mut router = Router::new();
+    let paths = |of: Place| -> BTreeSet<String> {
+        let elsewhere = all.iter().filter(|endpoint| endpoint.place == of);
+        elsewhere.map(|endpoint| endpoint.path.clone()).collect()
+    };
     if place == Place::Tenants {
-        let of_operators = all.iter().filter(|endpoint| endpoint.place == Place::Admin);
-        let paths: BTreeSet<&str> = of_operators.map(|endpoint| endpoint.path.as_str()).collect();
-        for path in paths {
-            router = router.route(path, any(problem::on_the_other_address));
+        for path in paths(Place::Admin) {
+            router = router.route(&path, any(problem::on_the_admin_address));
+        }
+    }
+    if place == Place::Admin {
+        for path in paths(Place::Tenants) {
+            router = router.route(&path, any(problem::on_the_tenants_address));
         }
     }
     let here = |endpoint: &Endpoint| {

@@ -354,7 +354,7 @@ pub async fn no_such_page(State(state): State<ApiState>, uri: Uri) -> Problem {
 
 /// Answers for what is on the listener of operators only. Its port is told to clients on the same machine alone,
 /// which reach it by the address that they used.
-pub async fn on_the_other_address(State(state): State<ApiState>, peer: Option<Extension<Peer>>) -> Problem {
+pub async fn on_the_admin_address(State(state): State<ApiState>, peer: Option<Extension<Peer>>) -> Problem {
     let is_here = peer.is_some_and(|Extension(Peer(peer))| is_loopback(peer.ip()));
     let reached_here = |address: &SocketAddr| address.ip().is_unspecified() || is_loopback(address.ip());
     let detail = "this endpoint is on the address of http.admin_listen; name it by --admin-url, SAGA_RUNNER_ADMIN_URL or admin_url of the profile";
@@ -364,8 +364,19 @@ pub async fn on_the_other_address(State(state): State<ApiState>, peer: Option<Ex
             .filter(reached_here)
             .filter(|_| is_here)
             .map(|address| address.port()),
-        ..Problem::new(StatusCode::NOT_FOUND, "on the admin address", "SR0525", detail)
+        ..on_the_other_address(detail)
     }
+}
+
+/// Answers on the listener of operators for what is on that of tenants only.
+pub async fn on_the_tenants_address() -> Problem {
+    on_the_other_address(
+        "this endpoint is on the address of http.listen; name it by --url, SAGA_RUNNER_URL or url of the profile",
+    )
+}
+
+fn on_the_other_address(detail: &str) -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "on the other address", "SR0525", detail)
 }
 
 pub async fn too_many_connections() -> Problem {

@@ -16,9 +16,7 @@ use super::streams;
 use crate::intake::stamp_of;
 use crate::kernel::input::SourceStream;
 use crate::ports::broker::{Broker, BrokerError, StreamState};
-use crate::ports::control::{
-    AcceptReport, AcceptRequest, AcceptVerb, AcceptedView, ControlError, Sequences, rfc3339,
-};
+use crate::ports::control::{AcceptReport, AcceptRequest, AcceptVerb, AcceptedView, ControlError, Sequences};
 use crate::shard::mailbox::{Mail, Refused, Reposition};
 use crate::shard::{ShardState, Standing, gap, stream_trouble, with_halt};
 use crate::storage::rows::{AcceptedRow, HaltRow, PositionRow};
@@ -86,7 +84,7 @@ fn check_reason(request: &AcceptRequest) -> Result<(), ControlError> {
 
 fn earlier(row: AcceptedRow) -> AcceptedView {
     AcceptedView {
-        time: rfc3339(row.time),
+        time: row.time.rfc3339(),
         position: row.from,
         new_position: row.to,
         skipped: row.lost.map(|(from, to)| Sequences { from, to }),
@@ -131,8 +129,10 @@ impl Plan {
         let trouble = stream_trouble(&row, &state, standing);
         let halt = of_readers(node, running, shown, stream).await?;
         let found = with_halt(trouble.clone(), halt.clone()).ok_or_else(|| {
+            // What is read twice is recognised as far as instances remember it: one that is not kept any more would begin again.
             ControlError::Conflict(format!(
-                "stream {name} is the one that was read: nothing to accept"
+                "stream {name} is the one that was read, and nothing of it is missing: its position is not moved; messages that an \
+                 earlier decision has passed over have to be published again"
             ))
         })?;
         if found.0 != verb.accepts() {

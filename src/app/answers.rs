@@ -221,7 +221,12 @@ fn begins(
 
 /// Why there is nothing that a command could be for.
 pub(super) fn missing(id: &InstanceId) -> String {
-    format!("no instance {} of saga {}", id.key, id.saga)
+    let tenant = if id.tenant.is_none() {
+        String::new()
+    } else {
+        format!(" of tenant {}", id.tenant)
+    };
+    format!("no instance {} of saga {}{tenant}", id.key, id.saga)
 }
 
 /// What the transition says to the input, where that is no.

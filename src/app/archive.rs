@@ -29,7 +29,7 @@ use crate::kernel::planted::{Bug, is_planted};
 use crate::kernel::subject;
 use crate::kernel::view::Kept;
 use crate::ports::broker::{Broker, BrokerError, Expect, Publication, StoredMessage, StreamSpec};
-use crate::ports::control::{ArchivedInstance, ControlError, rfc3339};
+use crate::ports::control::{ArchivedInstance, ControlError};
 use crate::shard::ShardState;
 use crate::shard::mailbox::Mail;
 use crate::storage::read::Found;
@@ -319,7 +319,7 @@ impl Archiver {
         let view = self.node.view(&row.instance, &found, Kept::default());
         let views = history.into_iter();
         let views = views.map(|(_, row)| self.node.history_view(row));
-        let archived = rfc3339(self.node.clock.now());
+        let archived = self.node.clock.now().rfc3339();
         let entry = Entry::new(&view, views, is_cut, inputs, archived).map_err(|error| error.to_string())?;
         let most = self.settings.entry_bytes_max;
         self.node.tasks.blocking(move || entry.pack(most)).await

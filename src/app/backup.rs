@@ -85,7 +85,7 @@ pub(super) fn take(node: &Node, shown: &Shown, epoch: u64) -> Result<Backup, Con
         epoch,
         log_sequence: 0,
         positions: [0; 3],
-        taken: taken.to_string(),
+        taken: now.rfc3339(),
         row_format: ROW_FORMAT,
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };

@@ -22,7 +22,7 @@ use crate::mdbx;
 use crate::ports::broker::{Expect, Message, Publication, PublishError};
 use crate::ports::control::{
     BreakerForce, BreakerView, ControlError, DefinitionInfo, DrainStarted, Forced, Health, Info,
-    MetricsFormat, NodeControl, Published, RatesView, Readiness, ReloadError, Reloaded, Tenants, rfc3339,
+    MetricsFormat, NodeControl, Published, RatesView, Readiness, ReloadError, Reloaded, Tenants,
 };
 use crate::ports::forwarding::Forwarding;
 use crate::storage::StorageError;
@@ -60,7 +60,7 @@ impl NodeControl for Node {
                 TenantList::Listed(list) => Tenants::Listed(list.clone()),
                 TenantList::Any => Tenants::Any("any"),
             }),
-            started: rfc3339(self.started),
+            started: self.started.rfc3339(),
             revision: in_force.revision,
             reload: self.last_reload(),
             sagas: in_force.sagas.iter_active().map(described).collect(),
@@ -203,7 +203,7 @@ impl NodeControl for Node {
                 "the breaker of {upstream:?} is already in this state"
             ))),
             Some(Forced::Unknown) | None => Err(ControlError::NotFound(format!(
-                "this process does not call {upstream:?}; GET /admin/breakers lists what is called"
+                "this process does not call {upstream:?}; `breaker list`, or GET /admin/breakers, has what it calls"
             ))),
         }
     }

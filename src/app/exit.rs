@@ -1,6 +1,7 @@
 //! Exit codes, after sysexits, and what a command line tool says when it fails.
 
 use std::fmt;
+use std::path::Path;
 
 use super::diagnostics;
 
@@ -53,6 +54,16 @@ impl Failure {
 
     pub fn software(error: impl fmt::Display) -> Self {
         Self::new(SOFTWARE, error)
+    }
+
+    /// A file that cannot be read.
+    pub fn unread(path: &Path, why: impl fmt::Display) -> Self {
+        Self::new(NO_INPUT, format_args!("{}: {why}", path.display()))
+    }
+
+    /// A file that cannot be written.
+    pub fn unwritten(path: &Path, why: impl fmt::Display) -> Self {
+        Self::new(CANNOT_CREATE, format_args!("{}: {why}", path.display()))
     }
 }
 

@@ -10,7 +10,7 @@ use super::running::Running;
 use super::shards::Shown;
 use crate::kernel::ids::{InstanceId, SagaName, TenantId, TimeMs};
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
-use crate::ports::control::{ControlError, PageRequest, rfc3339};
+use crate::ports::control::{ControlError, PageRequest};
 use crate::ports::held::{
     AdoptedView, DecidedView, HeldReport, HeldRequest, HeldVerb, PendingReport, PendingRow, PendingSaga,
 };
@@ -278,7 +278,7 @@ impl Summary {
                 let saga = self.of(&target.instance);
                 saga.timers += 1;
                 saga.timers_due += u64::from(*due <= now);
-                saga.next_timer.get_or_insert_with(|| rfc3339(*due));
+                saga.next_timer.get_or_insert_with(|| due.rfc3339());
             }
             seen += timers.len();
             match timers.last() {
@@ -301,10 +301,10 @@ fn state(held: Option<HeldRow>) -> &'static str {
 
 fn adopted(held: HeldRow) -> AdoptedView {
     AdoptedView {
-        since: rfc3339(held.since),
+        since: held.since.rfc3339(),
         given_up: held.given_up,
-        read: held.read.map(|(_, time)| rfc3339(time)),
-        released: held.released.map(rfc3339),
+        read: held.read.map(|(_, time)| time.rfc3339()),
+        released: held.released.map(TimeMs::rfc3339),
     }
 }
 
@@ -323,7 +323,7 @@ fn view(held: Option<HeldRow>, row: WorkRef, item: &WorkItem) -> PendingRow {
         saga: item.instance.saga.to_string(),
         key: item.instance.key.to_string(),
         path: item.path.clone(),
-        since: rfc3339(item.created),
+        since: item.created.rfc3339(),
         awaited: item.kind.awaits_result(),
         may_be_done: may_be_done(held, row, item),
         may_be_discarded: may_be_discarded(&item.kind),
@@ -360,7 +360,7 @@ fn decided(row: DecidedRow) -> DecidedView {
         }
     };
     DecidedView {
-        time: rfc3339(row.time),
+        time: row.time.rfc3339(),
         what,
         detail,
         reason: row.reason,

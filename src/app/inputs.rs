@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::Value;
 
+use super::answers;
 use super::catalog::InForce;
 use super::cursors::forged;
 use super::node::Node;
@@ -62,8 +63,7 @@ pub(super) async fn recorded(
         })
         .await?;
     let Some((record, rows, mut more)) = found else {
-        let message = format!("no instance {} of saga {}", id.key, id.saga);
-        return Err(ControlError::NotFound(message));
+        return Err(ControlError::NotFound(answers::missing(id)));
     };
     let generation = record.generation;
     if after.is_some_and(|(before, _)| before != generation) {

@@ -24,7 +24,7 @@ use crate::ports::broker::{Expect, Publication};
 use crate::ports::control::{
     Actions, ArchivedInstance, Awaited, ControlError, Happened, HistoryView, InstanceCount, InstanceDetail,
     InstanceFilter, InstanceGroups, InstanceSummary, InstanceTrait, Instances, Page, PageRequest, Patience,
-    Published, Reached, RecordedInputs, RequestOutcome, RequestState, Requested, StartRequest, rfc3339,
+    Published, Reached, RecordedInputs, RequestOutcome, RequestState, Requested, StartRequest,
 };
 use crate::storage::read::Found;
 use crate::storage::rows::HistoryRow;
@@ -390,7 +390,7 @@ impl Node {
         HistoryView {
             input: row.input_id,
             kind: row.kind,
-            time: rfc3339(row.time),
+            time: row.time.rfc3339(),
             stream: row
                 .source
                 .map(|(stream, _)| streams::name(&self.manifest, stream).to_owned()),
@@ -409,7 +409,7 @@ pub(super) fn no_instance(id: &InstanceId, kept: &Kept) -> String {
         Some(since) => format!(
             "{missing}; {} event(s) wait for it to begin, the first of them since {}",
             kept.early,
-            rfc3339(since)
+            since.rfc3339()
         ),
         None => missing,
     }

@@ -20,7 +20,7 @@ use crate::kernel::ids::{TenantId, TimeMs};
 use crate::kernel::input::{Input, InputBody, WorkOutcome, WorkResult};
 use crate::ports::control::{
     ControlError, DeadLetterDetail, DeadLetterView, DeadLetters, LetterCount, LetterDecision, LetterFilter,
-    LetterKind, LetterOrder, LetterTrait, Page, PageRequest, rfc3339,
+    LetterKind, LetterOrder, LetterTrait, Page, PageRequest,
 };
 use crate::shard::mailbox::{Mail, Refused};
 use crate::storage::rows::{DeadLetter, EXCERPT_BYTES};
@@ -195,7 +195,7 @@ pub(super) fn view(
         subject: letter.subject,
         saga: instance.as_ref().map(|id| id.saga.to_string()),
         key: instance.as_ref().map(|id| id.key.to_string()),
-        time: rfc3339(letter.time),
+        time: letter.time.rfc3339(),
         attempts: letter.attempts,
         excerpt,
     }

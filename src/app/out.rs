@@ -1,10 +1,20 @@
-//! What commands print. A reader that has gone away (`| head`) ends no command: what it does not read is dropped, and
-//! the exit code stays that of the command.
+//! What commands print. A reader that has gone away (`| head`) ends no command that ends by itself: what it does not read is
+//! dropped, and the exit code stays that of the command. Those that go on until they are interrupted ask [`is_unread`].
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal as _, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::exit::{self, Failure};
+
+/// Whether the reader of standard output has gone away.
+static UNREAD: AtomicBool = AtomicBool::new(false);
+
+/// Whether nobody reads standard output any more, as far as the last line has shown.
+#[must_use]
+pub fn is_unread() -> bool {
+    UNREAD.load(Ordering::Relaxed)
+}
 
 /// Prints data and a line end to standard output.
 ///
@@ -70,9 +80,11 @@ impl Drop for Progress {
 
 fn write(to: &mut impl Write, text: impl Display) -> Result<(), Failure> {
     match write!(to, "{text}").and_then(|()| to.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(Failure::new(exit::IO, format!("standard output: {error}")))
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => {
+            UNREAD.store(true, Ordering::Relaxed);
+            Ok(())
         }
-        Ok(()) | Err(_) => Ok(()),
+        Err(error) => Err(Failure::new(exit::IO, format!("standard output: {error}"))),
     }
 }

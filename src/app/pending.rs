@@ -14,7 +14,7 @@ use crate::kernel::ids::{SagaName, TenantId, TimeMs};
 use crate::kernel::schedule;
 use crate::kernel::work::{WorkItem, WorkRef};
 use crate::ports::control::{
-    ControlError, DueTimer, OutboxFilter, OutboxItem, Page, PageRequest, PendingWork, TimerFilter, rfc3339,
+    ControlError, DueTimer, OutboxFilter, OutboxItem, Page, PageRequest, PendingWork, TimerFilter,
 };
 use crate::shard::mailbox::Relayed;
 use crate::storage::read::Bound;
@@ -47,7 +47,7 @@ impl PendingWork for Node {
                 return Looked::Other;
             }
             Looked::Item(DueTimer {
-                due: rfc3339(due),
+                due: due.rfc3339(),
                 overdue: due <= now,
                 name: target.name,
                 saga: id.saga.to_string(),
@@ -109,10 +109,10 @@ fn view(shown: &Shown, row: WorkRef, item: &WorkItem) -> OutboxItem {
         path: item.path.clone(),
         attempt: item.attempt,
         idempotency_key: item.idempotency_key.clone(),
-        since: rfc3339(item.created),
+        since: item.created.rfc3339(),
         sent: Relayed::covers(shown.relayed.floor.load(Ordering::Acquire), row),
         awaited,
-        deadline: (awaited && !item.kind.awaits_saga()).then(|| rfc3339(item.ends())),
+        deadline: (awaited && !item.kind.awaits_saga()).then(|| item.ends().rfc3339()),
     }
 }
 

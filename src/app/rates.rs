@@ -7,9 +7,7 @@ use std::time::Duration;
 use super::node::Node;
 use crate::effects::Hosts;
 use crate::kernel::ids::TimeMs;
-use crate::ports::control::{
-    CallRates, EffectRates, InputRates, MinuteView, RatesView, UpstreamRates, rfc3339,
-};
+use crate::ports::control::{CallRates, EffectRates, InputRates, MinuteView, RatesView, UpstreamRates};
 use crate::tasks::Task;
 use crate::telemetry::Metrics;
 use crate::telemetry::rates::{Calls, Figures, Minute, OTHERS, Rates};
@@ -85,7 +83,7 @@ fn minute(minute: &Minute, hosts: &Hosts) -> MinuteView {
     });
     let ms = minute.end_ms.saturating_sub(minute.begin_ms).max(0);
     MinuteView {
-        at: rfc3339(TimeMs(minute.begin_ms)),
+        at: TimeMs(minute.begin_ms).rfc3339(),
         seconds: Duration::from_millis(ms.unsigned_abs()).as_secs_f64(),
         inputs: InputRates {
             event,

@@ -17,7 +17,7 @@ use super::running::Running;
 use super::{StartError, consumers, last_good, migration, shards};
 use crate::effects::Consumer;
 use crate::kernel::definition::{Definition, DefinitionSet, EffectDefinition};
-use crate::ports::control::{LastReload, ReloadError, Reloaded, SagaChange, rfc3339};
+use crate::ports::control::{LastReload, ReloadError, Reloaded, SagaChange};
 use crate::shard::mailbox::Mail;
 
 /// Findings of a refused reload that `/info` keeps; the log and the answer have all.
@@ -72,7 +72,7 @@ fn log(error: &ReloadError) {
 fn note(node: &Node, message: String, error: Option<&ReloadError>) {
     node.metrics.definitions_refused.set(i64::from(error.is_some()));
     node.note_reload(LastReload {
-        time: rfc3339(node.clock.now()),
+        time: node.clock.now().rfc3339(),
         ok: error.is_none(),
         message,
         findings: error.map_or_else(Vec::new, |error| {

@@ -15,7 +15,7 @@ use crate::kernel::input::SourceStream;
 use crate::kernel::patch::{IgnoreReason, Note};
 use crate::kernel::record::Record;
 use crate::kernel::transition;
-use crate::ports::control::{ControlError, InstanceBrief, RequestOutcome, RequestState, rfc3339};
+use crate::ports::control::{ControlError, InstanceBrief, RequestOutcome, RequestState};
 use crate::shard::ShardState;
 use crate::shard::watchers::Watcher;
 use crate::storage::read::{Answered, Became, Found, Request};
@@ -333,7 +333,7 @@ const fn why_it_waits(reason: WaitReason) -> &'static str {
 /// An instance in a few words.
 pub(super) fn brief(id: &InstanceId, found: &Found) -> InstanceBrief {
     let record = found.record();
-    let time = |time: TimeMs| rfc3339(time);
+    let time = TimeMs::rfc3339;
     InstanceBrief {
         saga: id.saga.to_string(),
         key: id.key.as_str().to_owned(),

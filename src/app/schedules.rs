@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 use super::node::Node;
 use super::shards::Shown;
 use crate::kernel::alias;
-use crate::kernel::ids::{Key, SagaName, TenantId};
+use crate::kernel::ids::{Key, SagaName, TenantId, TimeMs};
 use crate::kernel::schedule::{self, SCHEDULE_KEY, Zone};
 use crate::ports::control::{ControlError, ScheduleOrder, ScheduleView, Schedules, SkippedView};
 use crate::shard::mailbox::{Mail, Refused};
@@ -95,11 +95,11 @@ fn view(node: &Node, saga: &SagaName, row: &ScheduleRow) -> ScheduleView {
         catch_up: schedule.map(|schedule| schedule.catch_up),
         overlap: schedule.map(|schedule| schedule.overlap),
         paused: row.paused,
-        next: next.map(|next| next.to_string()),
+        next: next.map(TimeMs::rfc3339),
         next_local: next.and_then(|next| Some(zone?.shown(next))),
-        last_started: row.last_started.map(|time| time.to_string()),
+        last_started: row.last_started.map(TimeMs::rfc3339),
         last_skipped: row.last_skipped.map(|(time, reason)| SkippedView {
-            time: time.to_string(),
+            time: time.rfc3339(),
             reason,
         }),
         running: row
@@ -107,7 +107,11 @@ fn view(node: &Node, saga: &SagaName, row: &ScheduleRow) -> ScheduleView {
             .iter()
             .map(|run| schedule::run_key(run.planned).to_string())
             .collect(),
-        queued: row.queue.iter().map(ToString::to_string).collect(),
+        queued: row
+            .queue
+            .iter()
+            .map(|planned| schedule::run_key(*planned).to_string())
+            .collect(),
         started: row.started,
         skipped: row.skipped,
     }

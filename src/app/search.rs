@@ -15,7 +15,7 @@ use crate::kernel::json::Json;
 use crate::kernel::limits::Limits;
 use crate::kernel::record::Record;
 use crate::ports::control::{
-    ControlError, InstanceCount, InstanceFilter, InstanceSummary, Page, PageRequest, StatusView, rfc3339,
+    ControlError, InstanceCount, InstanceFilter, InstanceSummary, Page, PageRequest, StatusView,
 };
 use crate::storage::by_key;
 use crate::storage::listed::{Entry, ListBound, StatusCount};
@@ -220,11 +220,11 @@ fn summary(entry: Entry) -> InstanceSummary {
         failed_step: record.failure.as_ref().and_then(|failure| failure.step.clone()),
         generation: record.generation,
         last_generation,
-        started: rfc3339(record.started),
-        updated: rfc3339(record.updated),
+        started: record.started.rfc3339(),
+        updated: record.updated.rfc3339(),
         ended: match &found {
             Found::Live(_) => None,
-            Found::Ended(summary) => Some(rfc3339(summary.ended)),
+            Found::Ended(summary) => Some(summary.ended.rfc3339()),
         },
         definition: record.definition.to_string(),
     }

@@ -52,7 +52,7 @@ pub struct ListArguments {
     /// Only requests from this time on: RFC 3339, or how long ago, e.g. 2h.
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
-    /// Only requests up to this time.
+    /// Only requests up to this time: RFC 3339, or how long ago.
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
     /// All pages, to the end; use it with -o jsonl, which prints each page as it comes.
@@ -123,6 +123,9 @@ fn all(
             .unwrap_or_default();
         if arguments.output.format() == Format::Jsonl {
             found.iter().try_for_each(out::line)?;
+            if out::is_unread() {
+                return Ok(());
+            }
         } else {
             items.extend(found);
         }

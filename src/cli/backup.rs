@@ -67,26 +67,26 @@ pub struct RestoreArguments {
 pub fn backup(arguments: &BackupArguments) -> Result<(), Failure> {
     let (shard, to) = (arguments.shard, &arguments.to);
     if to.exists() {
-        return Err(not_written(to, "it exists already"));
+        return Err(Failure::unwritten(to, "it exists already"));
     }
     let client = Client::new(&arguments.server)?;
     let mut partial = to.clone().into_os_string();
     partial.push(".partial");
     let partial = Partial(PathBuf::from(partial));
     let bytes = receive(&client, shard, &arguments.account.body(), &partial.0)?;
-    let file = File::open(&partial.0).map_err(|error| not_written(&partial.0, &error.to_string()))?;
+    let file = File::open(&partial.0).map_err(|error| Failure::unread(&partial.0, error))?;
     let (header, rows) = backup::inspect(&mut BufReader::new(file))
         .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("shard {shard}: {error}")))?;
     if to.exists() {
-        return Err(not_written(to, "it was made meanwhile"));
+        return Err(Failure::unwritten(to, "it was made meanwhile"));
     }
-    fs::rename(&partial.0, to).map_err(|error| not_written(to, &error.to_string()))?;
+    fs::rename(&partial.0, to).map_err(|error| Failure::unwritten(to, error))?;
     show(arguments.output, &header, rows, bytes)
 }
 
 /// Writes the file as it comes; gives its bytes.
 fn receive(client: &Client, shard: u16, account: &Value, path: &Path) -> Result<u64, Failure> {
-    let wrong = |error: std::io::Error| not_written(path, &error.to_string());
+    let wrong = |error: std::io::Error| Failure::unwritten(path, error);
     let mut options = OpenOptions::new();
     let options = options.write(true).create(true).truncate(true).mode(0o600);
     let mut file = BufWriter::new(options.open(path).map_err(wrong)?);
@@ -113,20 +113,14 @@ impl Drop for Partial {
     }
 }
 
-fn not_written(path: &Path, why: &str) -> Failure {
-    Failure::new(exit::CANNOT_CREATE, format!("{}: {why}", path.display()))
-}
-
 pub fn restore(arguments: &RestoreArguments) -> Result<(), Failure> {
     let (path, output) = (&arguments.file, arguments.output);
-    let unreadable =
-        |error: std::io::Error| Failure::new(exit::NO_INPUT, format!("{}: {error}", path.display()));
+    let unreadable = |error: std::io::Error| Failure::unread(path, error);
     let file = File::open(path).map_err(unreadable)?;
     let bytes = file.metadata().map_err(unreadable)?.len();
     let mut file = BufReader::new(file);
     if arguments.dry_run {
-        let named = |error| Failure::new(exit::NO_INPUT, format!("{}: {error}", path.display()));
-        let (header, rows) = backup::inspect(&mut file).map_err(named)?;
+        let (header, rows) = backup::inspect(&mut file).map_err(|error| Failure::unread(path, error))?;
         return show(output, &header, rows, bytes);
     }
     let manifest = arguments.manifest.clone().load()?;

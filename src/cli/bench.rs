@@ -16,19 +16,19 @@ use crate::logging;
 #[derive(Debug, Args)]
 pub struct BenchArguments {
     /// Number of sagas in the throughput phase.
-    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = 20_000, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     sagas: u64,
     /// Maximum number of concurrent sagas.
-    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    #[arg(long, default_value_t = 256, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=10_000))]
     in_flight: u64,
     /// Sagas per second in the latency phase.
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=1_000))]
+    #[arg(long, default_value_t = 50, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=1_000))]
     rate: u64,
-    /// Duration of the latency phase; 0s skips it.
-    #[arg(long, default_value = "10s", value_parser = Millis::parse)]
+    /// Duration of the latency phase, e.g. 30s, 5m; 0s skips it.
+    #[arg(long, default_value = "10s", value_name = "DURATION", value_parser = Millis::parse)]
     latency_for: Millis,
     /// Number of shards.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(long, default_value_t = 1, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=64))]
     shards: u16,
     /// How effect commands reach the worker.
     #[arg(long, value_enum, default_value_t = Dispatch::Broker)]

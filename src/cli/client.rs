@@ -2,24 +2,29 @@
 
 use std::cell::OnceCell;
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::ops::ControlFlow;
 use std::time::Duration;
 
-use clap::Args;
 use reqwest::StatusCode;
 use serde_json::Value;
 
-use super::addresses::{at_port, safe_for_tokens};
-use super::output::OutputArguments;
-use super::profile::{Profile, Profiles};
+use super::addresses::{at_port, base_url, safe_for_tokens};
+use super::answers::{self, ON_THE_OTHER_ADDRESS};
+use super::profile::Profiles;
+use super::server;
+pub use super::server::{CommonArguments, ServerArguments, TenantArguments, quoted};
 use super::server_events::{Reading, ServerEvent};
-use crate::app::diagnostics::plain;
 use crate::app::exit::{self, Failure};
+use crate::app::out;
 use crate::clients::tls::client_config;
 use crate::clients::told;
 
+/// Longest wait for a connection.
+const CONNECTS_WITHIN: Duration = Duration::from_secs(10);
 /// Longest wait for an answer.
 const PATIENCE: Duration = Duration::from_mins(1);
+/// How much longer than asked for an answer may take that changes nothing.
+const GRACE: Duration = Duration::from_secs(10);
 /// The same for what takes as long as a drain may.
 const PATIENCE_LONG: Duration = Duration::from_hours(24);
 /// How long a stream of events may be silent: a runner says every 15 s that it lives.
@@ -29,69 +34,6 @@ const TELL_EVERY: Duration = Duration::from_secs(5);
 
 /// Where no URL is given.
 const URL: &str = "http://127.0.0.1:8080";
-/// The code of an answer that names another address.
-const ON_ADMIN_ADDRESS: &str = "SR0525";
-/// The variable with a token; a flag would show it in the list of processes.
-const TOKEN: &str = "SAGA_RUNNER_TOKEN";
-
-/// The process that receives the request: flags, then the environment, then the profile.
-#[derive(Debug, Clone, Default, Args)]
-pub struct ServerArguments {
-    /// URL of the HTTP API of a runner; default: that of the profile, else http://127.0.0.1:8080.
-    #[arg(long, env = "SAGA_RUNNER_URL", value_name = "URL", value_parser = base_url)]
-    url: Option<String>,
-    /// URL of its admin API; default: that of the profile, else the port that the runner at --url names, else the same as --url.
-    #[arg(long, env = "SAGA_RUNNER_ADMIN_URL", value_name = "URL", value_parser = base_url)]
-    admin_url: Option<String>,
-    /// File with the bearer token; default: SAGA_RUNNER_TOKEN, else the file of the profile.
-    #[arg(long, env = "SAGA_RUNNER_TOKEN_FILE", value_name = "FILE")]
-    token_file: Option<PathBuf>,
-    /// Profile with URL, tenant and token; default: the one chosen by `profile use`.
-    #[arg(long, env = "SAGA_RUNNER_PROFILE", value_name = "NAME")]
-    profile: Option<String>,
-}
-
-impl ServerArguments {
-    /// Whether a flag or a variable names a process.
-    pub const fn names_one(&self) -> bool {
-        self.url.is_some() || self.profile.is_some()
-    }
-}
-
-/// The tenant of instances and schedules.
-#[derive(Debug, Clone, Args)]
-pub struct TenantArguments {
-    /// Tenant; default: that of the profile. Not needed if the runner serves one tenant, or runs without tenants.
-    #[arg(long, env = "SAGA_RUNNER_TENANT", value_name = "NAME")]
-    tenant: Option<String>,
-}
-
-impl TenantArguments {
-    /// As the command line or its environment names it.
-    pub fn named(&self) -> Option<&str> {
-        self.tenant.as_deref()
-    }
-}
-
-/// What commands about the things of a tenant have in common: how they print, whose things they are, and who answers.
-#[derive(Debug, Clone, Args)]
-pub struct CommonArguments {
-    #[command(flatten)]
-    pub output: OutputArguments,
-    #[command(flatten)]
-    pub tenant: TenantArguments,
-    #[command(flatten)]
-    pub server: ServerArguments,
-}
-
-/// Reads the URL of a runner.
-pub fn base_url(text: &str) -> Result<String, String> {
-    let url = reqwest::Url::parse(text).map_err(|error| error.to_string())?;
-    if !["http", "https"].contains(&url.scheme()) || url.host_str().is_none() {
-        return Err("expected http://HOST:PORT or https://HOST:PORT".to_owned());
-    }
-    Ok(text.trim_end_matches('/').to_owned())
-}
 
 /// One segment of a path: names and keys may hold anything that a path may not.
 pub fn escaped(name: &str) -> String {
@@ -116,6 +58,22 @@ pub struct Client {
     runtime: tokio::runtime::Runtime,
 }
 
+/// What a process that may have ended is heard of.
+#[derive(Debug)]
+pub enum Heard {
+    Answer(Value),
+    /// No process listens any more, or what stands before it says so.
+    Nobody,
+    /// It is there, and says nothing of use.
+    Silence,
+}
+
+/// A request with JSON.
+fn with_json(request: reqwest::RequestBuilder, body: &Value) -> reqwest::RequestBuilder {
+    let request = request.header("content-type", "application/json");
+    request.body(body.to_string())
+}
+
 /// Whether a path is on the listener of operators.
 fn is_of_operators(path: &str) -> bool {
     let path = path.split('?').next().unwrap_or_default();
@@ -135,7 +93,8 @@ impl Client {
     pub fn new(server: &ServerArguments) -> Result<Self, Failure> {
         let profile = Profiles::read()?.get(server.profile.as_deref())?;
         let checked = |url: Option<&String>| {
-            let checked = url.map(|url| base_url(url).map_err(|error| format!("{url}: {error}")));
+            let wrong = |url: &str, error: &str| format!("the profile has the URL {url:?}: {error}");
+            let checked = url.map(|url| base_url(url).map_err(|error| wrong(url, &error)));
             checked
                 .transpose()
                 .map_err(|error| Failure::new(exit::CONFIG, error))
@@ -151,7 +110,7 @@ impl Client {
                 (base.unwrap_or_else(|| URL.to_owned()), admin)
             }
         };
-        let token = token(server, &profile)?;
+        let token = server::token(server, &profile)?;
         if token.is_some() {
             safe_for_tokens(&base)?;
             admin.as_deref().map_or(Ok(()), safe_for_tokens)?;
@@ -165,6 +124,9 @@ impl Client {
             token,
             http: reqwest::Client::builder()
                 .tls_backend_preconfigured(client_config(Some(&tls)).map_err(unusable)?)
+                // A request that changes something would become another one.
+                .redirect(reqwest::redirect::Policy::none())
+                .connect_timeout(CONNECTS_WITHIN)
                 .timeout(PATIENCE)
                 .build()
                 .map_err(Failure::software)?,
@@ -177,10 +139,13 @@ impl Client {
 
     /// What the paths of the tenant begin with. Where none is named, the runner tells whether it serves just one.
     pub fn tenant_path(&self, named: &TenantArguments) -> Result<String, Failure> {
-        if let Some(tenant) = named.tenant.as_ref().or(self.tenant.as_ref()) {
+        if let Some(tenant) = named.named().or(self.tenant.as_deref()) {
             return Ok(format!("/v1/tenants/{}", escaped(tenant)));
         }
         let info = self.get("/info").map_err(|failure| {
+            if failure.code == exit::UNAVAILABLE {
+                return failure;
+            }
             let more = "the runner was asked for its tenants: choose one with --tenant or SAGA_RUNNER_TENANT";
             Failure {
                 message: format!("{}; {more}", failure.message),
@@ -207,55 +172,66 @@ impl Client {
 
     /// Asks for a page.
     pub fn get(&self, path: &str) -> Result<Value, Failure> {
-        self.send(self.http.get(self.address(path)))
+        self.send(self.http.get(self.address(path)?))
     }
 
     /// Asks for a page that says what is wrong also where it answers 503.
     pub fn get_any(&self, path: &str) -> Result<Value, Failure> {
-        let (status, body) = self.exchange(self.http.get(self.address(path)), &mut |_| {})?;
+        let (status, body) = self.exchange(self.http.get(self.address(path)?), &mut |_| {})?;
         match serde_json::from_str(&body) {
             Ok(json) if status == StatusCode::SERVICE_UNAVAILABLE => Ok(json),
-            _ => self.answer(status, &body),
+            _ => answers::read(&self.base, status, &body),
         }
+    }
+
+    /// Asks a process that may have ended for a page.
+    pub fn hear(&self, path: &str) -> Result<Heard, Failure> {
+        let request = self.authorized(self.http.get(self.address(path)?).timeout(GRACE));
+        let asked = async {
+            let response = request.send().await?;
+            Ok::<_, reqwest::Error>((response.status(), response.text().await?))
+        };
+        Ok(match self.runtime.block_on(asked) {
+            Ok((status, body)) => match answers::read(&self.base, status, &body) {
+                Ok(answer) => Heard::Answer(answer),
+                Err(failure) if failure.code == exit::UNAVAILABLE => Heard::Nobody,
+                Err(_) => Heard::Silence,
+            },
+            Err(error) if error.is_connect() && !error.is_timeout() => Heard::Nobody,
+            Err(_) => Heard::Silence,
+        })
     }
 
     /// Sends JSON to a page.
     pub fn post_json(&self, path: &str, body: &Value) -> Result<Value, Failure> {
-        let request = self.http.post(self.address(path));
-        self.send(
-            request
-                .header("content-type", "application/json")
-                .body(body.to_string()),
-        )
+        self.send(with_json(self.http.post(self.address(path)?), body))
     }
 
     /// Sends JSON to a page that answers after `wait` at the latest, and a little.
     pub fn post_patiently(&self, path: &str, body: &Value, wait: Duration) -> Result<Value, Failure> {
-        let request = self.http.post(self.address(path)).timeout(wait + PATIENCE);
-        let request = request.header("content-type", "application/json");
-        self.send(request.body(body.to_string()))
+        let request = self.http.post(self.address(path)?).timeout(wait + PATIENCE);
+        self.send(with_json(request, body))
     }
 
     /// Asks for a thing to be deleted, with JSON that says why; the answer comes after `wait` at the latest, and a little.
     pub fn delete_json(&self, path: &str, body: &Value, wait: Duration) -> Result<Value, Failure> {
-        let request = self.http.delete(self.address(path)).timeout(wait + PATIENCE);
-        let request = request.header("content-type", "application/json");
-        self.send(request.body(body.to_string()))
+        let request = self.http.delete(self.address(path)?).timeout(wait + PATIENCE);
+        self.send(with_json(request, body))
     }
 
     /// Asks for a page that answers after `wait` at the latest, and a little.
     pub fn get_patiently(&self, path: &str, wait: Duration) -> Result<Value, Failure> {
-        self.send(self.http.get(self.address(path)).timeout(wait + PATIENCE))
+        self.send(self.http.get(self.address(path)?).timeout(wait + GRACE))
     }
 
-    /// Gives each server-sent event of a page to `take`, until the page ends. `last` is the id of the last one that was taken.
+    /// Gives each server-sent event of a page to `take`, until the page or `take` ends. `last` is the id of the last one that was taken.
     pub fn events(
         &self,
         path: &str,
         last: Option<&str>,
-        mut take: impl FnMut(&ServerEvent) -> Result<(), Failure>,
+        mut take: impl FnMut(&ServerEvent) -> Result<ControlFlow<()>, Failure>,
     ) -> Result<(), Failure> {
-        let mut request = self.http.get(self.address(path)).timeout(PATIENCE_LONG);
+        let mut request = self.http.get(self.address(path)?).timeout(PATIENCE_LONG);
         if let Some(last) = last {
             request = request.header("last-event-id", last);
         }
@@ -265,7 +241,8 @@ impl Client {
             let mut response = request.send().await.map_err(broken)?;
             let status = response.status();
             if !status.is_success() {
-                return Err(self.refusal(status, &response.text().await.map_err(broken)?));
+                let body = response.text().await.map_err(broken)?;
+                return Err(answers::refusal(&self.base, status, &body));
             }
             let mut reading = Reading::default();
             loop {
@@ -274,7 +251,9 @@ impl Client {
                 match chunk.map_err(silent)?.map_err(broken)? {
                     Some(chunk) => {
                         for event in reading.take(&chunk) {
-                            take(&event)?;
+                            if take(&event)?.is_break() {
+                                return Ok(());
+                            }
                         }
                     }
                     None => return Ok(()),
@@ -290,15 +269,15 @@ impl Client {
         body: &Value,
         mut take: impl FnMut(&[u8]) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        let request = self.http.post(self.address(path)).timeout(PATIENCE_LONG);
-        let request = request.header("content-type", "application/json");
-        let request = self.authorized(request.body(body.to_string()));
+        let request = self.http.post(self.address(path)?).timeout(PATIENCE_LONG);
+        let request = self.authorized(with_json(request, body));
         let broken = |error: reqwest::Error| self.no_answer(&error);
         self.runtime.block_on(async {
             let mut response = request.send().await.map_err(broken)?;
             let status = response.status();
             if !status.is_success() {
-                return Err(self.refusal(status, &response.text().await.map_err(broken)?));
+                let body = response.text().await.map_err(broken)?;
+                return Err(answers::refusal(&self.base, status, &body));
             }
             while let Some(chunk) = response.chunk().await.map_err(broken)? {
                 take(&chunk)?;
@@ -318,7 +297,10 @@ impl Client {
         let asked = error
             .url()
             .map_or_else(|| self.base.clone(), |url| url.origin().ascii_serialization());
-        let message = told(&format!("no answer from {asked}"), error);
+        let mut message = told(&format!("no answer from {asked}"), error);
+        if error.is_connect() {
+            message.push_str("; --url, SAGA_RUNNER_URL or a profile names another runner");
+        }
         Failure::new(exit::UNAVAILABLE, message)
     }
 
@@ -329,40 +311,44 @@ impl Client {
         body: &Value,
         mut waits: impl FnMut(Duration),
     ) -> Result<Value, Failure> {
-        let request = self.http.post(self.address(path)).timeout(PATIENCE_LONG);
-        let request = request.header("content-type", "application/json");
-        self.send_telling(request.body(body.to_string()), &mut waits)
+        let request = self.http.post(self.address(path)?).timeout(PATIENCE_LONG);
+        self.send_telling(with_json(request, body), &mut waits)
     }
 
     /// Where a path is.
-    fn address(&self, path: &str) -> String {
-        let base = if is_of_operators(path) {
-            self.admin.get_or_init(|| self.find_admin())
-        } else {
-            &self.base
-        };
-        format!("{base}{path}")
+    fn address(&self, path: &str) -> Result<String, Failure> {
+        if !is_of_operators(path) {
+            return Ok(format!("{}{path}", self.base));
+        }
+        if let Some(admin) = self.admin.get() {
+            return Ok(format!("{admin}{path}"));
+        }
+        let found = self.find_admin()?;
+        Ok(format!("{}{path}", self.admin.get_or_init(|| found)))
     }
 
     /// Where the endpoints of operators are. The runner at `base` has them too, or names the port of its machine where they are.
-    fn find_admin(&self) -> String {
-        let asked = async {
-            let response = self.http.get(format!("{}/info", self.base)).send().await?;
-            response.text().await
-        };
-        let told = self.runtime.block_on(asked).unwrap_or_default();
+    fn find_admin(&self) -> Result<String, Failure> {
+        let asked = self.http.get(format!("{}/info", self.base));
+        let (_, told) = self.exchange(asked, &mut |_| {})?;
+        // What else may be wrong is told by the request that follows.
         let told: Value = serde_json::from_str(&told).unwrap_or_default();
         let port = told["admin_port"]
             .as_u64()
             .and_then(|port| u16::try_from(port).ok());
-        // What goes wrong is told by the request that follows.
-        port.filter(|_| told["code"] == ON_ADMIN_ADDRESS)
-            .and_then(|port| at_port(&self.base, port))
-            .unwrap_or_else(|| self.base.clone())
+        let found = port
+            .filter(|_| told["code"] == ON_THE_OTHER_ADDRESS)
+            .and_then(|port| at_port(&self.base, port));
+        Ok(found.unwrap_or_else(|| self.base.clone()))
     }
 
+    /// Sends a request, and shows that it waits where the answer takes long.
     fn send(&self, request: reqwest::RequestBuilder) -> Result<Value, Failure> {
-        self.send_telling(request, &mut |_| {})
+        let mut progress = out::Progress::new();
+        self.send_telling(request, &mut |waited: Duration| {
+            let seconds = waited.as_secs();
+            progress.tell(format_args!("no answer from {} for {seconds} s", self.base));
+        })
     }
 
     fn send_telling(
@@ -371,7 +357,7 @@ impl Client {
         waits: &mut dyn FnMut(Duration),
     ) -> Result<Value, Failure> {
         let (status, body) = self.exchange(request, waits)?;
-        self.answer(status, &body)
+        answers::read(&self.base, status, &body)
     }
 
     /// Sends a request, and calls `waits` now and then until the answer is there.
@@ -399,100 +385,6 @@ impl Client {
             })
             .map_err(|error| self.no_answer(&error))
     }
-
-    /// What an answer says, or why there is none.
-    fn answer(&self, status: StatusCode, body: &str) -> Result<Value, Failure> {
-        let json = serde_json::from_str::<Value>(body).ok();
-        if status == StatusCode::NO_CONTENT {
-            return Ok(Value::Null);
-        }
-        if status.is_success() {
-            return json.ok_or_else(|| Failure::software(format!("answer from {} is not JSON", self.base)));
-        }
-        Err(self.refusal(status, body))
-    }
-
-    /// Why a request was refused.
-    fn refusal(&self, status: StatusCode, body: &str) -> Failure {
-        let json = serde_json::from_str::<Value>(body).ok();
-        let told = json.as_ref().and_then(|json| json["detail"].as_str());
-        let mut failure = Failure::new(
-            if json.as_ref().is_some_and(|json| json["code"] == ON_ADMIN_ADDRESS) {
-                exit::USAGE
-            } else {
-                exit_code(status)
-            },
-            match (told, json.as_ref().and_then(|json| json["code"].as_str())) {
-                (Some(told), Some(code)) => format!("{told} [{code}]"),
-                (Some(told), None) => told.to_owned(),
-                (None, _) => format!("{} answers {status}", self.base),
-            },
-        );
-        let errors = json.as_ref().and_then(|json| json["errors"].as_array());
-        for finding in errors
-            .into_iter()
-            .flatten()
-            .filter(|error| error["file"].is_string())
-        {
-            failure.frames.push_str(&finding_line(finding));
-        }
-        failure
-    }
-}
-
-/// The bearer token, by flag, environment or profile.
-fn token(server: &ServerArguments, profile: &Profile) -> Result<Option<String>, Failure> {
-    let variable = std::env::var(TOKEN).ok().filter(|token| !token.is_empty());
-    let path = match (&server.token_file, variable) {
-        (Some(path), _) => path,
-        (None, Some(token)) => return legal(token, TOKEN).map(Some),
-        // A profile's token is for its own addresses.
-        (None, None) => match (&profile.token_file, &server.url, &server.admin_url) {
-            (Some(path), None, None) => path,
-            _ => return Ok(None),
-        },
-    };
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| Failure::new(exit::NO_INPUT, format!("{}: {error}", path.display())))?;
-    legal(text.trim_end().to_owned(), &path.display().to_string()).map(Some)
-}
-
-/// A token that can stand in a header.
-fn legal(token: String, place: &str) -> Result<String, Failure> {
-    if token.is_empty() || !token.chars().all(|c| c.is_ascii_graphic()) {
-        let message = format!("{place}: a token is one line of visible ASCII characters");
-        return Err(Failure::new(exit::CONFIG, message));
-    }
-    Ok(token)
-}
-
-/// A finding about definitions in a line, as logs have it.
-fn finding_line(finding: &Value) -> String {
-    let text = |key: &str| finding[key].as_str().unwrap_or_default();
-    let mut line = text("file").to_owned();
-    if finding["line"] != 0 {
-        let _infallible = write!(line, ":{}:{}", finding["line"], finding["column"]);
-    }
-    let _infallible = write!(line, ": {}: {}", text("severity"), text("message"));
-    if let Some(help) = finding["help"].as_str() {
-        let _infallible = write!(line, "; {help}");
-    }
-    let _infallible = write!(line, " [{}]", text("code"));
-    format!("{}\n", plain(&line))
-}
-
-/// What a refusal means for the caller of the command.
-fn exit_code(status: StatusCode) -> u8 {
-    match status {
-        StatusCode::NOT_FOUND => exit::NOT_FOUND,
-        StatusCode::CONFLICT => exit::CONFLICT,
-        StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED => exit::NO_PERMISSION,
-        StatusCode::SERVICE_UNAVAILABLE | StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => {
-            exit::UNAVAILABLE
-        }
-        status if status.is_client_error() => exit::DATA,
-        _ => exit::SOFTWARE,
-    }
 }
 
 #[cfg(test)]
@@ -506,36 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_goes_to_this_machine_or_over_tls() {
-        for safe in [
-            "http://127.0.0.1:8080",
-            "http://[::1]:1",
-            "http://localhost",
-            "https://far:443",
-        ] {
-            assert!(safe_for_tokens(safe).is_ok(), "{safe}");
-        }
-        for unsafe_ in ["http://far:8080", "http://10.0.0.1", "http://127.0.0.1.evil"] {
-            assert_eq!(
-                safe_for_tokens(unsafe_).expect_err("refused").code,
-                exit::USAGE,
-                "{unsafe_}"
-            );
-        }
-        assert!(legal("two lines\nhere".to_owned(), "x").is_err());
-    }
-
-    #[test]
-    fn another_port_is_taken_of_this_machine_only() {
-        for (url, at) in [
-            ("http://127.0.0.1:8080", Some("http://127.0.0.1:8081")),
-            ("https://localhost:8080", Some("https://localhost:8081")),
-            ("http://[::1]:8080/below", Some("http://[::1]:8081/below")),
-            ("http://far:8080", None),
-            ("https://10.0.0.1:8080", None),
-        ] {
-            assert_eq!(at_port(url, 8081).as_deref(), at, "{url}");
-        }
+    fn endpoints_of_operators_are_told_by_their_paths() {
         for (path, is_theirs) in [
             ("/admin/shards", true),
             ("/info", true),
@@ -546,14 +409,6 @@ mod tests {
             ("/information", false),
         ] {
             assert_eq!(is_of_operators(path), is_theirs, "{path}");
-        }
-    }
-
-    #[test]
-    fn only_the_url_of_a_server_is_taken() {
-        assert_eq!(base_url("http://a:1/"), Ok("http://a:1".to_owned()));
-        for wrong in ["", "not a url", "localhost:8080", "ftp://a", "/path"] {
-            assert!(base_url(wrong).is_err(), "{wrong}");
         }
     }
 }

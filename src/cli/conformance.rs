@@ -3,12 +3,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use comfy_table::{Table, presets};
 use serde_json::{Value, json};
 
 use super::manifest::environment;
-use super::output::OutputArguments;
-use crate::app::conformance::{self as checks, Report, Spec, Status};
+use super::output::{Column, Mood, OutputArguments};
+use crate::app::conformance::{self as checks, Spec, Status};
 use crate::app::exit::{self, Failure};
 use crate::app::out;
 use crate::config::Manifest;
@@ -40,7 +39,7 @@ pub struct ConformanceArguments {
     /// Input of the commands, as JSON; {id} in it is replaced by a unique text for each command.
     #[arg(long, value_name = "JSON", default_value = "{}")]
     input: String,
-    /// Timeout of a check.
+    /// Timeout of a check, e.g. 30s, 2m.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = Millis::parse)]
     timeout: Millis,
     /// Command that starts the worker, with arguments separated by spaces; the checks start, stop, kill and restart it.
@@ -53,7 +52,11 @@ pub struct ConformanceArguments {
 pub fn conformance(arguments: ConformanceArguments) -> Result<(), Failure> {
     let output = arguments.output;
     let report = checks::run(spec(arguments)?)?;
-    output.shown(&json!(report), || out::line(table(&report)))?;
+    let shown = json!(report);
+    output.shown(&shown, || {
+        let checks = shown["checks"].as_array().map_or(&[][..], Vec::as_slice);
+        out::line(output.table(CHECKS, checks))
+    })?;
     if report.passed {
         return Ok(());
     }
@@ -109,17 +112,12 @@ fn plain(arguments: &ConformanceArguments, tenant: &TenantId) -> Result<Manifest
     serde_json::from_value(manifest)
 }
 
-fn table(report: &Report) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN);
-    table.set_header(["check", "", "explanation"]);
-    for check in &report.checks {
-        let status = match check.status {
-            Status::Passed => "passed",
-            Status::Failed => "FAILED",
-            Status::LeftOut => "skipped",
-        };
-        table.add_row([check.check, status, &check.explanation]);
-    }
-    table
-}
+const CHECKS: &[Column] = &[
+    Column::value("CHECK", "/check"),
+    Column::value("STATUS", "/status").judged(|status| match status {
+        "passed" => Mood::Good,
+        "failed" => Mood::Bad,
+        _ => Mood::Waiting,
+    }),
+    Column::value("EXPLANATION", "/explanation").whole(),
+];

@@ -7,8 +7,10 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
+use super::account::{AccountArguments, History, Letter, Required};
 use super::client::{Client, CommonArguments, TenantArguments, escaped};
 use super::confirm::ConfirmArguments;
+use super::given;
 use super::job::{Order, rate};
 use super::output::Column;
 use super::pages::{PageArguments, joined, warn_of_absent_shards};
@@ -18,12 +20,19 @@ use crate::app::out;
 #[derive(Debug, Subcommand)]
 pub enum DeadLetterCommand {
     /// List inputs that could not be applied, oldest first.
+    #[command(after_help = "Examples:\n  \
+        saga-runner dead-letter list --saga order --newer-than 2h\n  \
+        saga-runner dead-letter list --code event.schema --subject-prefix 'event Order.Placed'\n\n\
+        docs/dead-letters.md explains each code.")]
     List(ListArguments),
-    /// Count them by reason, saga, kind or subject.
+    /// Count dead letters by reason, saga, kind or subject.
+    #[command(after_help = "Examples:\n  \
+        saga-runner dead-letter count\n  \
+        saga-runner dead-letter count --by subject --code event.schema --newer-than 2h")]
     Count(CountArguments),
-    /// Show one: its input, what its definition expects, and what a retry would come to now.
+    /// Show a dead letter: its input, what its definition expects, and what a retry would come to now.
     Show(LetterArguments),
-    /// Apply it again, as it came or with other data; first fix the cause.
+    /// Apply a dead letter again, as it came or with other data, or many as a job; first fix the cause.
     #[command(
         after_help = "Example: apply an event with a correct amount, in the place of the one that came:\n  \
         saga-runner dead-letter retry 0-17 --data '{\"order\": \"o-1\", \"amount\": 1200}' --reason 'ticket 7: a comma too many'\n\n\
@@ -31,13 +40,13 @@ pub enum DeadLetterCommand {
         saga-runner dead-letter retry --saga order --code expression --reason 'amounts may have decimals' --rate 20/s --dry-run"
     )]
     Retry(RetryArguments),
-    /// Edit its data in $EDITOR, and apply it again with the edited data.
+    /// Edit the data of a dead letter in $VISUAL or $EDITOR, and apply it again with the edited data.
     #[command(
         after_help = "The data are checked before they are accepted: a retry that would fail again changes nothing. The history of the\n\
         instance keeps both, with your name and the reason."
     )]
     Edit(EditArguments),
-    /// Delete it; inputs that wait behind it are applied without it.
+    /// Delete a dead letter, or many as a job; inputs that wait behind it are applied without it.
     #[command(
         after_help = "Example: discard what a faulty producer has sent, as a job:\n  \
         saga-runner dead-letter discard --code event.schema --newer-than 2h --reason 'ticket 9: sent by a test' --yes"
@@ -48,6 +57,9 @@ pub enum DeadLetterCommand {
 /// Which dead letters are meant.
 #[derive(Debug, Args)]
 struct FilterArguments {
+    /// Only those with this reason, e.g. expression or event.schema.
+    #[arg(long, value_name = "CODE")]
+    code: Option<String>,
     /// Only those of instances of this saga.
     #[arg(long, value_name = "NAME")]
     saga: Option<String>,
@@ -76,12 +88,12 @@ struct FilterArguments {
 
 impl FilterArguments {
     /// The filter, by the names of the parameters of the list.
-    fn query(&self, reason: Option<&String>) -> Vec<(&'static str, String)> {
+    fn query(&self) -> Vec<(&'static str, String)> {
         let named = [
             ("saga", self.saga.as_ref()),
             ("key", self.key.as_ref()),
             ("key_prefix", self.key_prefix.as_ref()),
-            ("reason", reason),
+            ("reason", self.code.as_ref()),
             ("kind", self.kind.as_ref()),
             ("stream", self.stream.as_ref()),
             ("subject_prefix", self.subject_prefix.as_ref()),
@@ -97,9 +109,6 @@ impl FilterArguments {
 
 #[derive(Debug, Args)]
 pub struct ListArguments {
-    /// Only those with this reason, e.g. expression.
-    #[arg(long, value_name = "CODE")]
-    reason: Option<String>,
     #[command(flatten)]
     filter: FilterArguments,
     #[command(flatten)]
@@ -113,9 +122,6 @@ pub struct CountArguments {
     /// By what they are counted: reason, saga, kind or subject.
     #[arg(long, value_name = "WHAT", default_value = "reason")]
     by: String,
-    /// Only those with this reason, e.g. expression.
-    #[arg(long, value_name = "CODE")]
-    reason: Option<String>,
     #[command(flatten)]
     filter: FilterArguments,
     #[command(flatten)]
@@ -130,32 +136,18 @@ pub struct LetterArguments {
     common: CommonArguments,
 }
 
-/// Who decides, and why.
-#[derive(Debug, Args)]
-struct AccountArguments {
-    /// Name of the operator, kept in the history.
-    #[arg(long, env = "USER", value_name = "NAME", default_value = "")]
-    by: String,
-    /// Reason, kept in the history; data cannot be edited without one.
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    reason: String,
-}
-
 /// Many dead letters at once, as a job.
 #[derive(Debug, Args)]
 struct BulkArguments {
     /// All dead letters of the tenant, as a job.
     #[arg(long)]
     all: bool,
-    /// Only those with this reason, e.g. expression.
-    #[arg(long, value_name = "CODE")]
-    code: Option<String>,
     #[command(flatten)]
     filter: FilterArguments,
     /// Print what the job would select, without starting it.
     #[arg(long)]
     dry_run: bool,
-    /// Dead letters per second, 1 to 1000.
+    /// Dead letters per second, 1 to 1000; default: `jobs.rate` of the manifest of the runner.
     #[arg(long, value_name = "COUNT/s", value_parser = rate)]
     rate: Option<u32>,
 }
@@ -164,8 +156,8 @@ struct BulkArguments {
 pub struct RetryArguments {
     /// Id of the dead letter, as the list prints it; without one, a job retries all that the filter selects.
     id: Option<String>,
-    /// JSON that is applied in the place of the data that came; of results only by an admin.
-    #[arg(long, value_name = "JSON", conflicts_with = "file", requires = "id")]
+    /// JSON that is applied in the place of the data that came, or @FILE to read it from a file; of results only by an admin.
+    #[arg(long, value_name = "JSON|@FILE", conflicts_with = "file", requires = "id")]
     data: Option<String>,
     /// The same, from a file; '-' reads standard input.
     #[arg(long, value_name = "FILE", requires = "id")]
@@ -188,7 +180,7 @@ struct ManyArguments {
     #[command(flatten)]
     bulk: BulkArguments,
     #[command(flatten)]
-    account: AccountArguments,
+    account: AccountArguments<Letter>,
     #[command(flatten)]
     confirm: ConfirmArguments,
     #[command(flatten)]
@@ -197,12 +189,8 @@ struct ManyArguments {
 
 #[derive(Debug, Args)]
 pub struct EditArguments {
-    /// Name of the operator, kept in the history.
-    #[arg(long, env = "USER", value_name = "NAME", default_value = "")]
-    by: String,
-    /// Reason, kept in the history.
-    #[arg(long, value_name = "TEXT")]
-    reason: String,
+    #[command(flatten)]
+    account: AccountArguments<History, Required>,
     #[command(flatten)]
     letter: LetterArguments,
 }
@@ -229,23 +217,14 @@ fn path(client: &Client, tenant: &TenantArguments, id: &str) -> Result<String, F
     Ok(format!("{tenant}/dead-letters/{}", escaped(id)))
 }
 
-/// The body of a decision.
-fn decision(by: &str, reason: &str, data: Option<Value>) -> Value {
-    let mut body = json!({"by": by, "reason": reason});
-    if let Some(data) = data {
-        body["data"] = data;
-    }
-    body
-}
-
 fn retry(arguments: &RetryArguments) -> Result<(), Failure> {
     let RetryArguments { id, many, .. } = arguments;
     let Some(id) = many.named(id.as_ref())? else {
         return many.start("retry", "retry_letters");
     };
     let data = match (&arguments.data, &arguments.file) {
-        (Some(data), _) => Some(parsed("--data", data)?),
-        (None, Some(file)) => Some(parsed(&file.display().to_string(), &edit::read(file)?)?),
+        (Some(data), _) => Some(given::json("--data", data)?),
+        (None, Some(file)) => Some(given::parsed(&file.display().to_string(), &given::read(file)?)?),
         (None, None) => None,
     };
     if data.is_some() && many.account.reason.trim().is_empty() {
@@ -256,10 +235,6 @@ fn retry(arguments: &RetryArguments) -> Result<(), Failure> {
     many.decide(id, "retry", data)?;
     out::note(format_args!("dead letter {id} is applied again{how}"));
     Ok(())
-}
-
-fn parsed(whence: &str, text: &str) -> Result<Value, Failure> {
-    serde_json::from_str(text).map_err(|error| Failure::new(exit::USAGE, format!("{whence}: {error}")))
 }
 
 fn discard(arguments: &DiscardArguments) -> Result<(), Failure> {
@@ -279,12 +254,11 @@ impl ManyArguments {
     fn named<'i>(&self, id: Option<&'i String>) -> Result<Option<&'i String>, Failure> {
         let BulkArguments {
             all,
-            code,
             filter,
             dry_run,
             rate,
         } = &self.bulk;
-        let chooses = *all || !filter.query(code.as_ref()).is_empty();
+        let chooses = *all || !filter.query().is_empty();
         let message = match (id, chooses) {
             (Some(_), false) if !*dry_run && rate.is_none() => return Ok(id),
             (Some(_), _) => "name one dead letter, or choose with --all or a filter, not both",
@@ -297,7 +271,10 @@ impl ManyArguments {
     fn decide(&self, id: &str, verb: &str, data: Option<Value>) -> Result<(), Failure> {
         let client = Client::new(&self.common.server)?;
         let path = path(&client, &self.common.tenant, id)?;
-        let body = decision(&self.account.by, &self.account.reason, data);
+        let mut body = self.account.body();
+        if let Some(data) = data {
+            body["data"] = data;
+        }
         client.post_json(&format!("{path}/{verb}"), &body)?;
         Ok(())
     }
@@ -306,17 +283,18 @@ impl ManyArguments {
     fn start(&self, verb: &str, of_job: &str) -> Result<(), Failure> {
         let BulkArguments {
             all,
-            code,
             filter,
             dry_run,
             rate,
         } = &self.bulk;
-        let filter = filter.query(code.as_ref()).into_iter();
+        let filter = filter.query().into_iter();
         let filter: Map<String, Value> = filter
             .map(|(name, value)| (name.to_owned(), json!(value)))
             .collect();
-        let AccountArguments { by, reason } = &self.account;
-        let mut body = json!({"verb": of_job, "filter": filter, "all": all, "by": by, "reason": reason});
+        let mut body = self.account.body();
+        body["verb"] = json!(of_job);
+        body["filter"] = json!(filter);
+        body["all"] = json!(all);
         if let Some(rate) = rate {
             body["rate"] = json!(rate);
         }
@@ -337,16 +315,14 @@ impl ManyArguments {
 fn list(arguments: &ListArguments) -> Result<(), Failure> {
     let client = Client::new(&arguments.common.server)?;
     let path = format!("{}/dead-letters", client.tenant_path(&arguments.common.tenant)?);
-    let answer = arguments
-        .page
-        .ask(&client, &path, &arguments.filter.query(arguments.reason.as_ref()))?;
+    let answer = arguments.page.ask(&client, &path, &arguments.filter.query())?;
     arguments.common.output.list(COLUMNS, &answer)
 }
 
 fn count(arguments: &CountArguments) -> Result<(), Failure> {
     let client = Client::new(&arguments.common.server)?;
     let tenant = client.tenant_path(&arguments.common.tenant)?;
-    let filter = joined(&arguments.filter.query(arguments.reason.as_ref()));
+    let filter = joined(&arguments.filter.query());
     let by = escaped(&arguments.by);
     let counted = client.get(&format!("{tenant}/dead-letters/count?by={by}{filter}"))?;
     warn_of_absent_shards(&counted);

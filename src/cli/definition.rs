@@ -11,8 +11,9 @@ use similar::TextDiff;
 use self::archived::{Version, differences};
 use super::account::AccountArguments;
 use super::client::{Client, ServerArguments, escaped};
+use super::given;
 use super::node;
-use super::output::{Column, Mood, OutputArguments};
+use super::output::{Column, Mood, OutputArguments, text};
 use super::pages::warn_of_absent_shards;
 use crate::app::exit::{self, Failure};
 use crate::app::out;
@@ -39,9 +40,9 @@ pub enum DefinitionCommand {
     #[command(
         after_help = "Exits with 1 if an instance cannot be migrated. Example: check first, then migrate:\n  \
         saga-runner definition migrate order --dry-run\n  \
-        saga-runner definition migrate order\n\n\
+        saga-runner definition migrate order --reason 'ticket 4711'\n\n\
         Undo it:\n  \
-        saga-runner definition migrate order --undo"
+        saga-runner definition migrate order --undo --reason 'ticket 4712'"
     )]
     Migrate(MigrateArguments),
 }
@@ -153,10 +154,10 @@ fn show(arguments: &ShowArguments) -> Result<(), Failure> {
         "{} {}, {} live and {} ended instance(s)",
         text(&answer["saga"]),
         text(&answer["hash"]),
-        text(&answer["live"]),
-        text(&answer["ended"])
+        answer["live"],
+        answer["ended"]
     ));
-    let version = Version::of(&text(&answer["source"]));
+    let version = Version::of(text(&answer["source"]));
     arguments.output.shown(&answer, || {
         out::text(&version.source)?;
         if arguments.schemas {
@@ -180,21 +181,20 @@ fn diff(arguments: &DiffArguments) -> Result<(), Failure> {
     let (name, to) = match (&arguments.to, &arguments.file) {
         (Some(to), _) => {
             let to = version(to)?;
-            (text(&to["hash"]), Version::of(&text(&to["source"])))
+            (text(&to["hash"]).to_owned(), Version::of(text(&to["source"])))
         }
         (None, Some(path)) => {
-            let source = std::fs::read_to_string(path)
-                .map_err(|error| Failure::new(exit::NO_INPUT, format!("{}: {error}", path.display())))?;
-            let besides = Version::of(&text(&from["source"])).besides;
+            let source = given::read(path)?;
+            let besides = Version::of(text(&from["source"])).besides;
             (path.display().to_string(), Version { source, besides })
         }
         (None, None) => return Err(Failure::new(exit::USAGE, "a second version or --file is needed")),
     };
-    let (older, from) = (text(&from["hash"]), Version::of(&text(&from["source"])));
+    let (older, from) = (text(&from["hash"]), Version::of(text(&from["source"])));
     let besides = differences(&from, &to);
     let differs = from.source != to.source || !besides.is_empty();
     let changes = TextDiff::from_lines(&from.source, &to.source);
-    let unified = changes.unified_diff().header(&older, &name).to_string();
+    let unified = changes.unified_diff().header(older, &name).to_string();
     let answer = json!({"from": older, "to": name, "differs": differs, "diff": unified, "besides": besides});
     arguments.output.shown(&answer, || {
         out::text(&unified)?;
@@ -233,7 +233,8 @@ fn migrate(arguments: &MigrateArguments) -> Result<(), Failure> {
         .output
         .shown(&report, || show_report(arguments, &report))?;
     if let Some(problem) = report["problem"].as_str() {
-        return Err(Failure::software(problem));
+        let message = format!("the migration has stopped: {problem}; repeat it for the rest");
+        return Err(Failure::new(exit::UNAVAILABLE, message));
     }
     match report["refused"].as_u64() {
         Some(0) | None => Ok(()),
@@ -297,11 +298,4 @@ fn active(client: &Client, saga: &str) -> Result<String, Failure> {
         .and_then(|item| item["hash"].as_str())
         .map(str::to_owned)
         .ok_or_else(|| Failure::new(exit::NOT_FOUND, format!("saga {saga} has no active version")))
-}
-
-fn text(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    }
 }

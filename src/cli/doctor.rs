@@ -27,7 +27,7 @@ pub struct DoctorArguments {
     #[command(flatten)]
     manifest: ManifestArguments,
     /// Monitoring port of the NATS server, which tells how it syncs, e.g. http://127.0.0.1:8222.
-    #[arg(long, value_name = "URL", value_parser = super::client::base_url)]
+    #[arg(long, value_name = "URL", value_parser = super::addresses::base_url)]
     nats_monitor: Option<String>,
     /// Exit with 1 for warnings, too.
     #[arg(long)]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 
 use super::test;
-use crate::app::exit::{self, Failure};
+use crate::app::exit::Failure;
 use crate::app::out;
 use crate::kernel::definition::graph::Graph;
 use crate::offline::{draw, svg};
@@ -45,16 +45,12 @@ impl Format {
 }
 
 pub fn graph(arguments: &GraphArguments) -> Result<(), Failure> {
-    let no_input = |why: &str| {
-        let file = arguments.file.display();
-        Failure::new(exit::NO_INPUT, format!("{file}: {why}"))
-    };
-    let wanted = real(&arguments.file).map_err(|error| no_input(&error.to_string()))?;
+    let wanted = real(&arguments.file).map_err(|error| Failure::unread(&arguments.file, error))?;
     let sagas = test::load(&arguments.file, arguments.definitions.as_deref())?;
     let (definition, _) = sagas
         .values()
         .find(|(_, file)| real(Path::new(&file.path)).is_ok_and(|path| path == wanted))
-        .ok_or_else(|| no_input("not a saga of the definitions around it"))?;
+        .ok_or_else(|| Failure::unread(&arguments.file, "not a saga of the definitions around it"))?;
     out::text(arguments.format.draw(&Graph::of(definition), &[]))
 }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
+use super::client::quoted;
 use crate::app::exit::{self, Failure};
 use crate::app::out;
 use crate::config;
@@ -94,11 +95,10 @@ pub fn init(arguments: &InitArguments) -> Result<(), Failure> {
         return Err(Failure::new(exit::CANNOT_CREATE, message));
     }
     for (path, text) in &files {
-        write(path, text)
-            .map_err(|error| Failure::new(exit::CANNOT_CREATE, format!("{}: {error}", path.display())))?;
+        write(path, text).map_err(|error| Failure::unwritten(path, error))?;
         out::line(path.display())?;
     }
-    let (shown, saga) = (dir.display(), arguments.template.saga());
+    let (shown, saga) = (quoted(&dir.display().to_string()), arguments.template.saga());
     out::note(format_args!(
         "check     saga-runner validate {shown}\n\
          try       cd {shown} && saga-runner dev\n\

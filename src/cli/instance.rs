@@ -16,11 +16,14 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 
 use self::wait::WaitArguments;
+use super::account::{AccountArguments, Cancellation, History, Need, Optional, Required};
 use super::client::{Client, CommonArguments, escaped};
 use super::confirm::ConfirmArguments;
+use super::given;
 use super::output::{Column, Mood};
+use super::pages::note_an_unknown_saga;
 use super::queries::{self, HistoryArguments, WhyArguments};
-use crate::app::exit::Failure;
+use crate::app::exit::{self, Failure};
 use crate::app::out;
 
 #[derive(Debug, Subcommand)]
@@ -32,6 +35,9 @@ pub enum InstanceCommand {
         saga-runner instance list order --idle-for 15m --where 'state.amount > 100'")]
     List(list::ListArguments),
     /// Count instances by saga, phase, cause and error.
+    #[command(after_help = "Examples:\n  \
+        saga-runner instance count --blocked\n  \
+        saga-runner instance count order --by step --phase running")]
     Count(list::CountArguments),
     /// Show an instance: state, what it waits for, steps, ledger, timers and history.
     Show(NameArguments),
@@ -49,6 +55,7 @@ pub enum InstanceCommand {
         compensations have the words of `instance show`; the machine state that it is in is `current`, a timer that runs `set`.")]
     Graph(graph::GraphArguments),
     /// List what happened to an instance, newest first.
+    #[command(after_help = "Example:\n  saga-runner instance history order o-1 --limit 200 -o wide")]
     History(HistoryArguments),
     /// Print what an instance has received and what it has sent, with payloads and idempotency keys, oldest first.
     #[command(
@@ -72,8 +79,9 @@ pub enum InstanceCommand {
     )]
     Wait(wait::InstanceWaitArguments),
     /// Print what happens to an instance, a line for each entry of its history, until it has ended.
+    #[command(after_help = "Example:\n  saga-runner instance watch order o-1 --newest 100 -o jsonl")]
     Watch(watch::WatchArguments),
-    /// Cancel an instance.
+    /// Cancel an instance: it compensates what it has done, unless --mode says otherwise.
     #[command(
         after_help = "Example: stop a saga once its running steps have ended, then compensate:\n  \
         saga-runner instance cancel order o-1 --mode drain --reason 'customer called'"
@@ -86,14 +94,14 @@ pub enum InstanceCommand {
         With --ended the next generation of the key begins: steps that are done and were not undone keep their\n\
         results, all others run again under new idempotency keys, and `finally` runs again.")]
     Retry(verbs::RetryArguments),
-    /// Skip a step in progress, or a stuck compensation, and continue; needs --reason.
+    /// Skip a step in progress, or a stuck compensation, and continue.
     #[command(after_help = "Examples:\n  \
         saga-runner instance skip order o-1 --step notify --reason 'told by phone'\n  \
         saga-runner instance skip order o-1 --step charge --as done --result '{\"charge_id\": \"c-7\"}' --reason 'booked by hand'\n\n\
         A compensation that is stuck is left out: what it should have undone stays. A step whose outcome is unknown needs\n\
         --as, which says whether there is something to undo. A step whose command is with a worker is skipped only with\n\
         --as not_done: if the call succeeds late, it is undone as the step's `on_late` says.")]
-    Skip(ResolveArguments),
+    Skip(ResolveArguments<Required>),
     /// Mark a stuck compensation as done by other means, or with --as record the outcome of a stuck step.
     #[command(after_help = "Examples:\n  \
         saga-runner instance resolve order o-1 --step charge --reason 'refunded by hand'\n  \
@@ -125,12 +133,8 @@ pub struct RequestArguments {
 
 #[derive(Debug, Args)]
 pub struct CancelArguments {
-    /// Name of the operator, kept in the audit.
-    #[arg(long, env = "USER", value_name = "NAME", default_value = "")]
-    by: String,
-    /// Reason, kept with the instance.
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    reason: String,
+    #[command(flatten)]
+    account: AccountArguments<Cancellation>,
     /// How to treat steps already started.
     #[arg(long, value_enum, default_value_t = Mode::Compensate)]
     mode: Mode,
@@ -161,33 +165,29 @@ impl Mode {
 }
 
 #[derive(Debug, Args)]
-pub struct StuckArguments {
+pub struct StuckArguments<N: Need = Optional> {
     /// Only this step; without it, everything that is stuck.
     #[arg(long, value_name = "STEP")]
     step: Option<String>,
     /// Only this item of a loop over a list; the first is 0.
     #[arg(long, value_name = "INDEX", requires = "step")]
     item: Option<u32>,
-    /// Name of the operator, kept in the history.
-    #[arg(long, env = "USER", value_name = "NAME", default_value = "")]
-    by: String,
-    /// Reason, kept in the history.
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    reason: String,
+    #[command(flatten)]
+    account: AccountArguments<History, N>,
     #[command(flatten)]
     request: RequestArguments,
 }
 
 #[derive(Debug, Args)]
-pub struct ResolveArguments {
+pub struct ResolveArguments<N: Need = Optional> {
     /// Whether the action of the step was done.
     #[arg(long = "as", value_enum, requires = "step", value_name = "FOUND")]
     found: Option<Found>,
-    /// Result of the step, as JSON.
-    #[arg(long, value_name = "JSON", requires = "step", value_parser = json)]
-    result: Option<Value>,
+    /// Result of the step as JSON, or @FILE to read it from a file.
+    #[arg(long, value_name = "JSON|@FILE", requires = "step")]
+    result: Option<String>,
     #[command(flatten)]
-    stuck: StuckArguments,
+    stuck: StuckArguments<N>,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -206,10 +206,6 @@ impl Found {
             Self::NotDone => "not_done",
         }
     }
-}
-
-fn json(text: &str) -> Result<Value, serde_json::Error> {
-    serde_json::from_str(text)
 }
 
 pub fn instance(command: &InstanceCommand) -> Result<(), Failure> {
@@ -231,11 +227,8 @@ pub fn instance(command: &InstanceCommand) -> Result<(), Failure> {
                 let consequence = format!("nothing that {key} has done is compensated");
                 arguments.confirm.agreed(&consequence, key)?;
             }
-            let body = json!({
-                "by": arguments.by,
-                "reason": arguments.reason,
-                "mode": arguments.mode.as_str(),
-            });
+            let mut body = arguments.account.body();
+            body["mode"] = json!(arguments.mode.as_str());
             ask(&arguments.request, "cancel", body)
         }
         InstanceCommand::Retry(arguments) => verbs::retry(arguments),
@@ -249,16 +242,19 @@ pub fn instance(command: &InstanceCommand) -> Result<(), Failure> {
 fn judged(phase: &str) -> Mood {
     match phase {
         "completed" => Mood::Good,
-        "compensating" | "cancelling" => Mood::Waiting,
+        "compensating" | "finishing" => Mood::Waiting,
         "failed" | "compensation_failed" => Mood::Bad,
         _ => Mood::Plain,
     }
 }
 
-fn resolve(arguments: &ResolveArguments, verdict: &str) -> Result<(), Failure> {
+fn resolve<N: Need>(arguments: &ResolveArguments<N>, verdict: &str) -> Result<(), Failure> {
     let mut body = body(&arguments.stuck);
     body["as"] = json!(arguments.found.map(Found::as_str));
-    body["result"] = json!(arguments.result);
+    body["result"] = match &arguments.result {
+        Some(result) => given::json("--result", result)?,
+        None => Value::Null,
+    };
     ask(&arguments.stuck.request, verdict, body)
 }
 
@@ -266,13 +262,11 @@ fn decide(arguments: &StuckArguments, verdict: &str) -> Result<(), Failure> {
     ask(&arguments.request, verdict, body(arguments))
 }
 
-fn body(arguments: &StuckArguments) -> Value {
-    json!({
-        "step": arguments.step,
-        "item": arguments.item,
-        "by": arguments.by,
-        "reason": arguments.reason,
-    })
+fn body<N: Need>(arguments: &StuckArguments<N>) -> Value {
+    let mut body = arguments.account.body();
+    body["step"] = json!(arguments.step);
+    body["item"] = json!(arguments.item);
+    body
 }
 
 /// What is told of a stored request.
@@ -319,10 +313,11 @@ fn request(request: &RequestArguments, asks: Asks<'_>, body: Value) -> Result<()
         return Err(Failure::software("a request is an object"));
     };
     let stored = if is_deletion {
-        request.wait.delete(&client, &path, body)?
+        request.wait.delete(&client, &path, body)
     } else {
-        request.wait.post(&client, &path, body, None)?
+        request.wait.post(&client, &path, body, None)
     };
+    let stored = stored.inspect_err(|failure| name.explain(&client, failure))?;
     let outcome = &stored["outcome"];
     if outcome.is_object() {
         name.common.output.object(OUTCOME, &stored)?;
@@ -347,5 +342,19 @@ impl NameArguments {
         let tenant = client.tenant_path(&self.common.tenant)?;
         let (saga, key) = (escaped(&self.saga), escaped(&self.key));
         Ok(format!("{tenant}/sagas/{saga}/instances/{key}"))
+    }
+
+    /// Asks for what is below the path of the instance.
+    pub(super) fn get(&self, client: &Client, below: &str) -> Result<Value, Failure> {
+        let path = self.path(client)?;
+        let got = client.get(&format!("{path}{below}"));
+        got.inspect_err(|failure| self.explain(client, failure))
+    }
+
+    /// Says of an instance that was not found because no saga has this name, that it is for that.
+    pub(super) fn explain(&self, client: &Client, failure: &Failure) {
+        if failure.code == exit::NOT_FOUND {
+            note_an_unknown_saga(client, &self.saga);
+        }
     }
 }

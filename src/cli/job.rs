@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Map, Value, json};
 
+use super::account::{AccountArguments, Histories, Required};
 use super::client::{Client, CommonArguments, escaped};
 use super::confirm::ConfirmArguments;
 use super::instance::SelectionArguments;
@@ -19,8 +20,8 @@ pub enum JobCommand {
         saga-runner job start retry --saga order --phase failed --error declined --ended --reason 'the bank is back' --dry-run\n  \
         saga-runner job start cancel --saga order --idle-for 7d --reason 'abandoned carts' --rate 20/s --yes\n  \
         saga-runner job start skip --saga order --waits-for retry --step notify --reason 'no mail today' --yes\n\n\
-        --dry-run prints how many instances are selected, and the first 20. The selection is taken when the job starts; nothing is sent\n\
-        before it is complete. The job runs in the cluster: it needs neither this command nor this process to continue.")]
+        The selection is taken when the job starts; nothing is sent before it is complete. The job runs in the cluster: it needs\n\
+        neither this command nor the process that was asked to continue.")]
     Start(Box<StartArguments>),
     /// List jobs, newest first.
     List(ListArguments),
@@ -36,11 +37,13 @@ pub enum JobCommand {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Verb {
-    /// Cancel with --mode.
+    /// Cancel, as --mode says.
     Cancel,
     /// End at once, without compensation.
     Kill,
+    /// Pause.
     Pause,
+    /// Resume what is paused.
     Resume,
     /// Retry what is stuck; with --ended, begin ended instances again.
     Retry,
@@ -67,19 +70,15 @@ pub struct StartArguments {
     verb: Verb,
     #[command(flatten)]
     selection: SelectionArguments,
-    /// Only print what would be selected.
+    /// Print how many instances would be selected, and the first 20, without starting the job.
     #[arg(long)]
     dry_run: bool,
-    /// Instances per second, 1 to 1000.
+    /// Instances per second, 1 to 1000; default: `jobs.rate` of the manifest of the runner.
     #[arg(long, value_name = "COUNT/s", value_parser = rate)]
     rate: Option<u32>,
-    /// Name of the operator, kept in the history of each instance.
-    #[arg(long, env = "USER", value_name = "NAME", default_value = "")]
-    by: String,
-    /// Reason, kept in the history of each instance.
-    #[arg(long, value_name = "TEXT")]
-    reason: String,
-    /// Of cancel: compensate, drain or abandon.
+    #[command(flatten)]
+    account: AccountArguments<Histories, Required>,
+    /// Of cancel: compensate (default), drain or abandon, as `instance cancel --help` explains them.
     #[arg(long, value_name = "MODE")]
     mode: Option<String>,
     /// Of retry: the instances have ended; begin them again from where they failed.
@@ -91,7 +90,7 @@ pub struct StartArguments {
     /// Of skip: whether the action of the step was done: done or not_done.
     #[arg(long = "as", value_name = "FOUND", requires = "step")]
     found: Option<String>,
-    /// Of migrate: the hash of the version.
+    /// Of migrate: the hash of the version, as `definition list` prints it; at least its first 6 digits.
     #[arg(long, value_name = "HASH")]
     to: Option<String>,
     #[command(flatten)]
@@ -108,7 +107,7 @@ pub struct ListArguments {
 
 #[derive(Debug, Args)]
 pub struct NameArguments {
-    /// Id of the job.
+    /// Id of the job, as `job list` prints it.
     id: String,
     #[command(flatten)]
     common: CommonArguments,
@@ -116,12 +115,8 @@ pub struct NameArguments {
 
 #[derive(Debug, Args)]
 pub struct CommandArguments {
-    /// Name of the operator.
-    #[arg(long, env = "USER", value_name = "NAME", default_value = "")]
-    by: String,
-    /// Reason.
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    reason: String,
+    #[command(flatten)]
+    account: AccountArguments,
     #[command(flatten)]
     name: NameArguments,
 }
@@ -192,13 +187,8 @@ impl Order {
         if !self.confirm.is_given() {
             let plan = client.post_json(path, &self.body)?;
             warn_of_absent_shards(&plan);
-            let more = if plan["too_many"] == true {
-                "more than "
-            } else {
-                ""
-            };
-            let (selected, verb, things) = (&plan["selected"], &self.verb, self.things);
-            let consequence = format!("{verb} is sent to {more}{selected} {things}");
+            let (verb, selected) = (&self.verb, selected(&plan, self.things));
+            let consequence = format!("{verb} is sent to {selected}");
             self.confirm.agreed(&consequence, verb)?;
         }
         self.body["dry_run"] = json!(false);
@@ -214,8 +204,7 @@ impl Order {
 fn tell(arguments: &CommandArguments, command: &str) -> Result<(), Failure> {
     let client = Client::new(&arguments.name.common.server)?;
     let path = format!("{}/{command}", arguments.name.path(&client)?);
-    let body = json!({"by": arguments.by, "reason": arguments.reason});
-    let shown = client.post_json(&path, &body)?;
+    let shown = client.post_json(&path, &arguments.account.body())?;
     show(arguments.name.common.output, &shown)
 }
 
@@ -234,13 +223,10 @@ impl StartArguments {
             .into_iter()
             .map(|(name, value)| (name.to_owned(), json!(value)))
             .collect();
-        let mut body = json!({
-            "verb": self.verb.name(),
-            "filter": filter,
-            "by": self.by,
-            "reason": self.reason,
-            "ended": self.ended,
-        });
+        let mut body = self.account.body();
+        body["verb"] = json!(self.verb.name());
+        body["filter"] = json!(filter);
+        body["ended"] = json!(self.ended);
         let options = [
             ("rate", self.rate.map(|rate| json!(rate))),
             ("mode", self.mode.as_ref().map(|mode| json!(mode))),
@@ -267,8 +253,8 @@ const COLUMNS: &[Column] = &[
     Column::number("FAILED", "/failed"),
     Column::time("CREATED", "/created"),
     Column::time("ENDED", "/ended"),
-    Column::told("BY", |item| text(&item["principal"]["who"])),
-    Column::told("REASON", |item| text(&item["principal"]["reason"])).wide(),
+    Column::value("BY", "/principal/who"),
+    Column::value("REASON", "/principal/reason").wide(),
     Column::value("FILTER", "/filter").wide(),
 ];
 
@@ -279,8 +265,8 @@ const FIELDS: &[Column] = &[
     Column::value("Verb", "/verb"),
     Column::value("Options", "/options"),
     Column::value("Filter", "/filter"),
-    Column::told("By", |item| text(&item["principal"]["who"])),
-    Column::told("Reason", |item| text(&item["principal"]["reason"])),
+    Column::value("By", "/principal/who"),
+    Column::value("Reason", "/principal/reason"),
     Column::number("Rate", "/rate"),
     Column::time("Created", "/created"),
     Column::time("Ended", "/ended"),
@@ -314,10 +300,6 @@ const PLANNED: &[Column] = &[
     Column::value("PHASE", "/phase"),
 ];
 
-fn text(value: &Value) -> String {
-    value.as_str().unwrap_or_default().to_owned()
-}
-
 fn judged(state: &str) -> Mood {
     match state {
         "completed" => Mood::Good,
@@ -342,22 +324,27 @@ fn plan_shown(output: OutputArguments, plan: &Value, things: &str) -> Result<(),
     output.shown(plan, || {
         let instances = plan["instances"].as_array().map_or(&[][..], Vec::as_slice);
         if !instances.is_empty() {
-            out::line(format_args!("{}", output.table(PLANNED, instances)))?;
+            out::line(output.table(PLANNED, instances))?;
         }
         let letters = plan["letters"].as_array().map_or(&[][..], Vec::as_slice);
         if !letters.is_empty() {
-            out::line(format_args!("{}", output.table(PLANNED_LETTERS, letters)))?;
+            out::line(output.table(PLANNED_LETTERS, letters))?;
         }
-        let more = if plan["too_many"] == true {
-            "more than "
-        } else {
-            ""
-        };
         out::line(format_args!(
-            "{more}{} {things} selected; nothing was changed",
-            plan["selected"]
+            "{} selected; nothing was changed",
+            selected(plan, things)
         ))
     })
+}
+
+/// How many a job would be about.
+fn selected(plan: &Value, things: &str) -> String {
+    let more = if plan["too_many"] == true {
+        "more than "
+    } else {
+        ""
+    };
+    format!("{more}{} {things}", plan["selected"])
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 
 mod account;
 mod addresses;
+mod answers;
 pub mod audit;
 mod backup;
 #[cfg(feature = "bench")]
@@ -17,6 +18,7 @@ pub mod dead_letter;
 pub mod definition;
 pub mod doctor;
 pub mod effect;
+mod given;
 pub mod graph;
 pub mod init;
 pub mod instance;
@@ -35,6 +37,7 @@ pub mod replay;
 pub mod run;
 pub mod schedule;
 pub mod schema;
+mod server;
 pub mod server_events;
 mod shard;
 pub mod streams;
@@ -42,9 +45,10 @@ pub mod test;
 pub mod token;
 pub mod validate;
 
+use std::ffi::OsStr;
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::app::Registry;
 use crate::app::exit;
@@ -147,6 +151,7 @@ enum Command {
     /// Print what a running process did in the last hour, minute by minute: inputs, transitions, calls, failures, durations.
     Rates(rates::RatesArguments),
     /// Drain a running process: it finishes its work in progress and ends.
+    #[command(after_help = "Example:\n  saga-runner drain --wait --timeout 2m --reason 'kernel update'")]
     Drain(node::DrainArguments),
     /// Reload the definitions of a running process, and print what changed, or the errors.
     Reload(node::ReloadArguments),
@@ -178,6 +183,19 @@ pub fn description() -> clap::Command {
     Cli::command()
 }
 
+/// Takes an empty variable for one that is not set, as shells and containers often have it.
+fn without_empty_variables(command: clap::Command) -> clap::Command {
+    let is_empty = |name: &OsStr| std::env::var_os(name).as_deref() == Some(OsStr::new(""));
+    let command = command.mut_args(|argument| {
+        if argument.get_env().is_some_and(is_empty) {
+            argument.env(None::<&'static str>)
+        } else {
+            argument
+        }
+    });
+    command.mut_subcommands(without_empty_variables)
+}
+
 /// Parses the command line and runs the command.
 #[must_use]
 pub fn main() -> ExitCode {
@@ -187,7 +205,9 @@ pub fn main() -> ExitCode {
 /// The same for a runner with custom providers, which effects name under `custom`.
 #[must_use]
 pub fn main_with(registry: Registry) -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let command = without_empty_variables(Cli::command());
+    let parsed = command.try_get_matches();
+    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => {
             let help = !error.use_stderr();

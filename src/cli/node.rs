@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::account::AccountArguments;
-use super::client::{Client, ServerArguments, escaped};
+use super::client::{Client, Heard, ServerArguments, escaped};
 use super::output::{Column, Mood, OutputArguments};
 use crate::app::SystemClock;
 use crate::app::exit::{self, Failure};
@@ -22,7 +22,7 @@ pub struct DrainArguments {
     /// Wait until the process has ended; progress is shown on a terminal.
     #[arg(long)]
     wait: bool,
-    /// With --wait: give up after this time; the drain continues.
+    /// With --wait: give up after this time, e.g. 90s, 10m; the drain continues. Exit code 6.
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = Millis::parse, requires = "wait")]
     timeout: Millis,
     #[command(flatten)]
@@ -45,13 +45,19 @@ pub struct ReloadArguments {
 
 #[derive(Debug, Subcommand)]
 pub enum BreakerCommand {
-    /// List the breakers of a process.
+    /// List the breakers of a process, with the names of their upstreams in the manifest.
     List(BreakersArguments),
-    /// Hold back all calls of an upstream.
+    /// Hold back all calls of an upstream, until `breaker auto` or the end of the process.
+    #[command(
+        after_help = "Each process has breakers of its own: ask every one that runs effects.\n\nExamples:\n  \
+        saga-runner breaker open bank --reason 'maintenance until 4:00'\n  \
+        saga-runner breaker open bank.internal:443 --tenant acme --reason 'acme sends nonsense'\n\n\
+        `saga-runner instance list --upstream bank` lists the instances that wait for it."
+    )]
     Open(BreakerArguments),
-    /// Make all calls of an upstream, regardless of what its breaker has counted.
+    /// Make all calls of an upstream, regardless of what its breaker has counted, until `breaker auto` or the end of the process.
     Close(BreakerArguments),
-    /// Let the breaker decide again.
+    /// Let the breaker of an upstream decide again.
     Auto(BreakerArguments),
 }
 
@@ -65,7 +71,7 @@ pub struct BreakersArguments {
 
 #[derive(Debug, Args)]
 pub struct BreakerArguments {
-    /// The upstream, as `breaker list` prints it: HOST:PORT, or effect:NAME.
+    /// The upstream as `breaker list` prints it (HOST:PORT, effect:NAME or gateway:TYPE), or its name in `upstreams` of the manifest.
     upstream: String,
     /// Only for this tenant; without it, for all.
     #[arg(long, value_name = "NAME")]
@@ -110,16 +116,16 @@ fn wait_for_the_end(client: &Client, started: &Value, timeout: Duration) -> Resu
     let begin = clock.monotonic();
     let mut progress = out::Progress::new();
     loop {
-        match client.get("/info") {
-            Err(failure) if failure.code == exit::UNAVAILABLE => return Ok(()),
-            Ok(info) if info["started"] != *started => return Ok(()),
-            // A process in its drain may refuse what it is asked.
-            Ok(_) | Err(_) => {}
+        match client.hear("/info")? {
+            Heard::Nobody => return Ok(()),
+            Heard::Answer(info) if info["started"] != *started => return Ok(()),
+            // A process in its drain may refuse what it is asked, and one that is suspended says nothing.
+            Heard::Answer(_) | Heard::Silence => {}
         }
         let waited = clock.monotonic().saturating_sub(begin);
         if waited > timeout {
             let message = format!("still draining after {} s; the drain continues", waited.as_secs());
-            return Err(Failure::new(exit::UNAVAILABLE, message));
+            return Err(Failure::new(exit::NOT_IN_TIME, message));
         }
         progress.tell(format_args!("draining for {} s", waited.as_secs()));
         std::thread::sleep(LOOK_EVERY);
@@ -163,6 +169,7 @@ fn show_reload(answer: &Value) -> Result<(), Failure> {
 
 const BREAKERS: &[Column] = &[
     Column::value("UPSTREAM", "/upstream"),
+    Column::value("NAMES", "/names"),
     Column::value("TENANT", "/tenant"),
     Column::value("STATE", "/state").judged(|state| match state {
         "closed" => Mood::Good,

@@ -3,7 +3,6 @@
 use serde_json::Value;
 
 use super::output::{Column, Mood, plain};
-use crate::kernel::ids::TimeMs;
 
 /// What each note says. `{attempt}` is told from the second one on, `{account}` is who has decided and why.
 const TEXTS: &[(&str, &str)] = &[
@@ -191,10 +190,6 @@ fn field(name: &str, fields: &Value) -> String {
             _ => String::new(),
         },
         "account" => account(fields),
-        "due" => match fields["due"].as_i64() {
-            Some(due) => TimeMs(due).to_string(),
-            None => plain(&fields["due"]),
-        },
         name => plain(&fields[name]),
     }
 }
@@ -213,6 +208,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::kernel::ids::TimeMs;
     use crate::kernel::patch::Note;
 
     fn of(notes: &[Note]) -> String {
@@ -244,7 +240,7 @@ mod tests {
         assert_eq!(
             of(&notes),
             "step charge failed: declined; step charge started (attempt 2); step ship started; started; \
-             timer unpaid set for 2025-11-24T16:00:00Z"
+             timer unpaid set for 2025-11-24T16:00:00.000Z"
         );
         assert_eq!(of(&[]), "");
     }

@@ -237,6 +237,11 @@ pub fn relative(time: &str, TimeMs(now): TimeMs) -> String {
     }
 }
 
+/// A text; empty for what is none.
+pub fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
 /// A value in a cell or a line.
 pub fn plain(value: &Value) -> String {
     match value {
@@ -264,13 +269,7 @@ impl People {
             .iter()
             .filter(|column| self.is_wide || !column.is_wide)
             .collect();
-        let mut table = Table::new();
-        table.load_style(presets::NOTHING);
-        if self.is_coloured {
-            table.enforce_styling();
-        } else {
-            table.force_no_tty();
-        }
+        let mut table = self.empty();
         let header = columns.iter().map(|column| self.bold(column.title));
         table.set_header(header.collect::<Vec<_>>());
         for item in items {
@@ -290,13 +289,7 @@ impl People {
     }
 
     fn fields(&self, columns: &[Column], item: &Value) -> String {
-        let mut table = Table::new();
-        table.load_style(presets::NOTHING);
-        if self.is_coloured {
-            table.enforce_styling();
-        } else {
-            table.force_no_tty();
-        }
+        let mut table = self.empty();
         for column in columns.iter().filter(|column| self.is_wide || !column.is_wide) {
             table.add_row([self.bold(column.title), self.cell(column, item)]);
         }
@@ -306,6 +299,17 @@ impl People {
             }
         }
         table.trim_fmt()
+    }
+
+    fn empty(&self) -> Table {
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        if self.is_coloured {
+            table.enforce_styling();
+        } else {
+            table.force_no_tty();
+        }
+        table
     }
 
     /// The columns that have a value in one of the rows at least.

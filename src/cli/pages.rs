@@ -15,7 +15,7 @@ const PAGES_MAX: usize = 200;
 
 #[derive(Debug, Args)]
 pub struct PageArguments {
-    /// Maximum number to print.
+    /// Maximum number of items to print.
     #[arg(long, value_name = "COUNT", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=500))]
     limit: u16,
     /// Cursor printed by the previous call, to print the next page.
@@ -27,6 +27,13 @@ impl PageArguments {
     /// The cursor behind which is begun.
     pub fn after(&self) -> Option<&str> {
         self.after.as_deref()
+    }
+
+    /// The parameters of one page alone.
+    pub fn first(&self) -> String {
+        let after = self.after.as_deref();
+        let after = after.map(|after| format!("&after={}", escaped(after)));
+        format!("limit={}{}", self.limit, after.unwrap_or_default())
     }
 
     /// The items behind the cursor, as one page of `path`: `items`, `next` where the list goes on, and `absent_shards` where
@@ -56,8 +63,8 @@ impl PageArguments {
     }
 }
 
-/// Says of a list that is empty because no saga has this name, that it is for that. Those who may not ask for definitions are not told.
-fn note_an_unknown_saga(client: &Client, saga: &str) {
+/// Says of what was not found because no saga has this name, that it is for that. Those who may not ask for definitions are not told.
+pub fn note_an_unknown_saga(client: &Client, saga: &str) {
     let versions = client.get(&format!("/v1/definitions?saga={}", escaped(saga)));
     if versions.is_ok_and(|versions| versions["items"] == json!([])) {
         out::note(format_args!(

@@ -164,10 +164,7 @@ fn optional(path: &Path) -> Result<Option<String>, Failure> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(Failure::new(
-            exit::NO_INPUT,
-            format!("{}: {error}", path.display()),
-        )),
+        Err(error) => Err(Failure::unread(path, error)),
     }
 }
 
@@ -203,7 +200,12 @@ fn list(profiles: &Profiles, output: OutputArguments) -> Result<(), Failure> {
             "token_file": profile.token_file,
         })
     });
-    output.list(COLUMNS, &listed(items.collect::<Vec<_>>()))
+    output.list(COLUMNS, &listed(items.collect::<Vec<_>>()))?;
+    if profiles.by_name.is_empty() {
+        let path = profiles.folder.join(FILE);
+        out::note(format_args!("profiles are read from {}", path.display()));
+    }
+    Ok(())
 }
 
 fn choose(profiles: &Profiles, name: &str) -> Result<(), Failure> {
@@ -211,8 +213,7 @@ fn choose(profiles: &Profiles, name: &str) -> Result<(), Failure> {
         return Err(profiles.no_such(name));
     }
     let path = profiles.folder.join(CHOSEN);
-    std::fs::write(&path, format!("{name}\n"))
-        .map_err(|error| Failure::new(exit::CANNOT_CREATE, format!("{}: {error}", path.display())))?;
+    std::fs::write(&path, format!("{name}\n")).map_err(|error| Failure::unwritten(&path, error))?;
     out::note(format_args!("commands use the profile {name}"));
     Ok(())
 }

@@ -29,8 +29,7 @@ pub struct HistoryArguments {
 
 pub fn why(arguments: &WhyArguments) -> Result<(), Failure> {
     let client = Client::new(&arguments.name.common.server)?;
-    let path = arguments.name.path(&client)?;
-    let told = client.get(&format!("{path}/why"))?;
+    let told = arguments.name.get(&client, "/why")?;
     let output = arguments.name.common.output;
     output.shown(&told, || out::line(told["why"].as_str().unwrap_or_default()))
 }
@@ -39,7 +38,8 @@ pub fn history(arguments: &HistoryArguments) -> Result<(), Failure> {
     let HistoryArguments { page, name } = arguments;
     let client = Client::new(&name.common.server)?;
     let path = format!("{}/history", name.path(&client)?);
-    let mut answer = page.ask(&client, &path, &[])?;
+    let answer = page.ask(&client, &path, &[]);
+    let mut answer = answer.inspect_err(|failure| name.explain(&client, failure))?;
     if answer["archived"] == true {
         out::note(format_args!("the instance is archived: the archive alone has it"));
     }

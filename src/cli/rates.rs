@@ -17,8 +17,8 @@ Examples:
 Numbers are those of one process since its start, at most an hour, and not per second: a minute has what happened in it. The last
 minute is under way. Durations are estimates by the buckets of saga_runner_effect_call_seconds.")]
 pub struct RatesArguments {
-    /// Print only the last minutes.
-    #[arg(long, value_name = "NUMBER", default_value_t = 60)]
+    /// Print only so many of the last minutes, at most 60.
+    #[arg(long, value_name = "COUNT", default_value_t = 60)]
     minutes: usize,
     /// Print a row for each effect, over all minutes that are kept.
     #[arg(long, conflicts_with = "minutes")]

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Arg, ArgAction, Args, Command};
 use clap_complete::Shell;
 
-use crate::app::exit::{self, Failure};
+use crate::app::exit::Failure;
 use crate::app::out;
 
 #[derive(Debug, Args)]
@@ -39,8 +39,7 @@ pub fn man(arguments: &ManArguments, command: Command) -> Result<(), Failure> {
     }
     if let Some(dir) = &arguments.dir {
         let written = std::fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(command, dir));
-        return written
-            .map_err(|error| Failure::new(exit::CANNOT_CREATE, format!("{}: {error}", dir.display())));
+        return written.map_err(|error| Failure::unwritten(dir, error));
     }
     let mut page = Vec::new();
     clap_mangen::Man::new(command)

@@ -1,6 +1,5 @@
 //! `replay`: runs recorded histories again, against the same or another version of a definition.
 
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -8,6 +7,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::client::{Client, escaped};
+use super::given;
 use super::test;
 use crate::app::exit::{self, Failure};
 use crate::app::out;
@@ -83,15 +83,7 @@ pub fn source(text: &str) -> Result<Vec<History>, Failure> {
 }
 
 fn read(file: &Path) -> Result<Vec<History>, Failure> {
-    let mut text = String::new();
-    let read = if file == Path::new("-") {
-        std::io::stdin().read_to_string(&mut text)
-    } else {
-        std::fs::File::open(file).and_then(|mut file| file.read_to_string(&mut text))
-    };
-    let name = file.display().to_string();
-    read.map_err(|error| Failure::new(exit::NO_INPUT, format!("{name}: {error}")))?;
-    parse(&name, &text)
+    parse(&file.display().to_string(), &given::read(file)?)
 }
 
 fn parse(name: &str, text: &str) -> Result<Vec<History>, Failure> {
@@ -131,8 +123,7 @@ fn kept(text: String) -> String {
 
 fn archived(file: &Path) -> Result<Arc<Definition>, Failure> {
     let name = file.display();
-    let text = std::fs::read_to_string(file)
-        .map_err(|error| Failure::new(exit::NO_INPUT, format!("{name}: {error}")))?;
+    let text = given::read(file)?;
     definition::compile_archived(&kept(text))
         .map(Arc::new)
         .map_err(|findings| {

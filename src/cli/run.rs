@@ -33,12 +33,12 @@ pub struct DevArguments {
     /// Manifest file; without it, all settings have their defaults, and the state is in .saga-runner-dev.
     #[arg(long, env = "SAGA_RUNNER_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Folder of saga definitions.
-    #[arg(long, value_name = "DIR", default_value = "sagas")]
-    sagas: PathBuf,
-    /// Folder of effect definitions.
-    #[arg(long, value_name = "DIR", default_value = "effects")]
-    effects: PathBuf,
+    /// Folder of saga definitions; default: that of the manifest, without one ./sagas.
+    #[arg(long, value_name = "DIR")]
+    sagas: Option<PathBuf>,
+    /// Folder of effect definitions; default: that of the manifest, without one ./effects.
+    #[arg(long, value_name = "DIR")]
+    effects: Option<PathBuf>,
     /// Base URL for `${upstreams.NAME}` in effects; may be repeated.
     #[arg(long = "upstream", value_name = "NAME=URL", value_parser = pair)]
     upstreams: Vec<(String, String)>,
@@ -51,8 +51,9 @@ pub struct DevArguments {
 
 fn pair(text: &str) -> Result<(String, String), String> {
     text.split_once('=')
+        .filter(|(name, url)| !name.is_empty() && !url.is_empty())
         .map(|(name, url)| (name.to_owned(), url.to_owned()))
-        .ok_or_else(|| "write NAME=URL".to_owned())
+        .ok_or_else(|| "write NAME=URL, e.g. bank=http://127.0.0.1:7070".to_owned())
 }
 
 pub fn run(arguments: RunArguments, registry: Registry) -> Result<(), Failure> {
@@ -66,9 +67,14 @@ pub fn dev(arguments: DevArguments, registry: Registry) -> Result<(), Failure> {
     let mut manifest = if let Some(path) = &arguments.config {
         to_start(path, &overrides, &registry)?
     } else {
-        let text = defaults(&arguments.sagas, &arguments.effects);
-        Manifest::parse(&text, Path::new("saga-runner dev"), &overrides)?
+        Manifest::parse(&defaults(), Path::new("saga-runner dev"), &overrides)?
     };
+    if let Some(folder) = arguments.sagas {
+        manifest.sagas = folder;
+    }
+    if let Some(folder) = arguments.effects {
+        manifest.effects = folder;
+    }
     manifest.http.accept_events = true;
     manifest.upstreams.extend(arguments.upstreams);
     if let Some(url) = arguments.gateway {
@@ -85,14 +91,14 @@ pub fn dev(arguments: DevArguments, registry: Registry) -> Result<(), Failure> {
 const DATA_DIR: &str = ".saga-runner-dev";
 
 /// The manifest where there is none. `acme` is the tenant of the banner.
-fn defaults(sagas: &Path, effects: &Path) -> String {
+fn defaults() -> String {
     let manifest = serde_json::json!({
         "apiVersion": "saga-runner/v1",
         "kind": "Manifest",
         "cluster": "dev",
         "data_dir": DATA_DIR,
-        "sagas": sagas,
-        "effects": effects,
+        "sagas": "sagas",
+        "effects": "effects",
         "shards": 1,
         "tenants": "any",
         "scheduled_tenants": ["acme"],

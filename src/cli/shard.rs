@@ -1,23 +1,28 @@
 //! `shard`: lists, opens and closes shards, repositions one in a stream that lost messages, and decides about what an adopted
 //! shard holds.
 
+mod held;
+
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::account::AccountArguments;
+use super::account::{AccountArguments, Audit, UnlessDryRun};
 use super::backup::{self, BackupArguments, RestoreArguments};
-use super::client::{Client, ServerArguments, escaped};
+use super::client::{Client, ServerArguments};
 use super::confirm::ConfirmArguments;
-use super::output::{Column, Mood, OutputArguments};
+use super::output::{Column, Mood, OutputArguments, text};
 use crate::app::exit::{self, Failure};
 use crate::app::out;
 
-const EXAMPLE: &str = "\
+const GAP_EXAMPLE: &str = "\
 Example: see what would be skipped, read again and lost, then continue:
   saga-runner shard accept-gap --stream EVENTS --dry-run
-  saga-runner shard accept-gap --stream EVENTS --reason 'purged by mistake' --yes
+  saga-runner shard accept-gap --stream EVENTS --reason 'purged by mistake, INC-4711' --yes";
 
-`shard rebind` has the same flags.";
+const REBIND_EXAMPLE: &str = "\
+Example: see what would be skipped, read again and lost, then continue:
+  saga-runner shard rebind --stream EVENTS --dry-run
+  saga-runner shard rebind --stream EVENTS --reason 'node 2 lost power, INC-4711' --yes";
 
 #[derive(Debug, Subcommand)]
 pub enum ShardCommand {
@@ -34,74 +39,23 @@ pub enum ShardCommand {
     #[command(after_help = backup::RESTORE_EXAMPLE)]
     Restore(RestoreArguments),
     /// Continue after messages of a stream that were deleted before they were read (`stream.gap`).
-    #[command(after_help = EXAMPLE)]
+    #[command(after_help = GAP_EXAMPLE)]
     AcceptGap(AcceptArguments),
     /// Continue in a stream that was created again or was rolled back (`stream.identity`).
-    #[command(after_help = EXAMPLE)]
+    #[command(after_help = REBIND_EXAMPLE)]
     Rebind(AcceptArguments),
     /// List the work that an adopted shard holds.
-    Pending(PendingArguments),
+    Pending(held::PendingArguments),
     /// Release an adopted shard: it sends the work that it holds.
-    Release(ReleaseArguments),
+    Release(held::ReleaseArguments),
     /// Discard held work: steps that wait for it continue with an unknown outcome.
-    Discard(DiscardArguments),
-}
-
-#[derive(Debug, Args)]
-pub struct PendingArguments {
-    /// Number of the shard.
-    shard: u16,
-    /// Maximum number of rows to print.
-    #[arg(long, value_name = "ROWS", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=500))]
-    limit: u16,
-    /// Cursor printed by the previous call, to print the next page.
-    #[arg(long, value_name = "CURSOR")]
-    after: Option<String>,
-    #[command(flatten)]
-    output: OutputArguments,
-    #[command(flatten)]
-    server: ServerArguments,
-}
-
-#[derive(Debug, Args)]
-pub struct ReleaseArguments {
-    /// Number of the shard.
-    shard: u16,
-    #[command(flatten)]
-    decision: DecisionArguments,
-}
-
-#[derive(Debug, Args)]
-pub struct DiscardArguments {
-    /// Number of the shard.
-    shard: u16,
-    /// Ids of commands, as `shard pending` prints them.
-    #[arg(long = "command", value_name = "ID", num_args = 1.., value_delimiter = ',', required_unless_present = "all")]
-    commands: Vec<String>,
-    /// All held work that may have been executed already.
-    #[arg(long, conflicts_with = "commands")]
-    all: bool,
-    #[command(flatten)]
-    confirm: ConfirmArguments,
-    #[command(flatten)]
-    decision: DecisionArguments,
-}
-
-#[derive(Debug, Args)]
-pub struct DecisionArguments {
-    /// Name of the operator, kept in the audit.
-    #[arg(long, env = "USER", value_name = "NAME", default_value = "")]
-    by: String,
-    /// Reason, for the record; required without --dry-run.
-    #[arg(long, value_name = "TEXT", required_unless_present = "dry_run")]
-    reason: Option<String>,
-    /// Print what would be done, without changes.
-    #[arg(long)]
-    dry_run: bool,
-    #[command(flatten)]
-    output: OutputArguments,
-    #[command(flatten)]
-    server: ServerArguments,
+    #[command(
+        after_help = "Example: see what would be dropped, then drop it, and let the rest go:\n  \
+        saga-runner shard discard 0 --command 019b76da-a801-770e-9ef3-59eae5edc404 --dry-run\n  \
+        saga-runner shard discard 0 --command 019b76da-a801-770e-9ef3-59eae5edc404 --reason 'paid by hand, INC-4711' --yes\n  \
+        saga-runner shard release 0 --reason 'compared with the bank, INC-4711'"
+    )]
+    Discard(held::DiscardArguments),
 }
 
 #[derive(Debug, Args)]
@@ -131,12 +85,8 @@ pub struct AcceptArguments {
     /// Name of the stream.
     #[arg(long, value_name = "NAME")]
     stream: String,
-    /// Name of the operator, kept in the audit.
-    #[arg(long, env = "USER", value_name = "NAME", default_value = "")]
-    by: String,
-    /// Reason, for the record; required without --dry-run.
-    #[arg(long, value_name = "TEXT", required_unless_present = "dry_run")]
-    reason: Option<String>,
+    #[command(flatten)]
+    account: AccountArguments<Audit, UnlessDryRun>,
     /// Print what would be skipped, read again and lost, without changes.
     #[arg(long)]
     dry_run: bool,
@@ -160,20 +110,9 @@ pub fn shard(command: &ShardCommand) -> Result<(), Failure> {
         ShardCommand::Restore(arguments) => backup::restore(arguments),
         ShardCommand::AcceptGap(arguments) => accept(arguments, "accept-gap"),
         ShardCommand::Rebind(arguments) => accept(arguments, "rebind"),
-        ShardCommand::Pending(arguments) => pending(arguments),
-        ShardCommand::Release(arguments) => {
-            decide(arguments.shard, "release", json!({}), &arguments.decision)
-        }
-        ShardCommand::Discard(arguments) => {
-            let shard = arguments.shard;
-            if !arguments.decision.dry_run {
-                let consequence =
-                    format!("discarded work of shard {shard} is never sent; its outcome becomes unknown");
-                arguments.confirm.agreed(&consequence, &shard.to_string())?;
-            }
-            let what = json!({"commands": arguments.commands, "all": arguments.all});
-            decide(shard, "discard", what, &arguments.decision)
-        }
+        ShardCommand::Pending(arguments) => held::pending(arguments),
+        ShardCommand::Release(arguments) => held::release(arguments),
+        ShardCommand::Discard(arguments) => held::discard(arguments),
     }
 }
 
@@ -220,28 +159,20 @@ fn accept(arguments: &AcceptArguments, verb: &str) -> Result<(), Failure> {
         arguments.confirm.agreed(&consequence, &arguments.stream)?;
     }
     let client = Client::new(&arguments.server)?;
-    let mut body = json!({
-        "stream": arguments.stream,
-        "by": arguments.by,
-        "reason": arguments.reason.as_deref().unwrap_or_default(),
-        "dry_run": arguments.dry_run,
-    });
+    let mut body = arguments.account.body();
+    body["stream"] = json!(arguments.stream);
+    body["dry_run"] = json!(arguments.dry_run);
     if let Some(position) = arguments.position {
         body["position"] = position.into();
     }
-    let ask = |shard: u64| {
-        client.post_json(
-            &format!("/admin/shards/{}/{verb}", escaped(&shard.to_string())),
-            &body,
-        )
-    };
+    let ask = |shard: u64| client.post_json(&format!("/admin/shards/{shard}/{verb}"), &body);
     if let Some(shard) = arguments.shard {
         return tell(arguments, &ask(u64::from(shard))?);
     }
     let answer = client.get("/admin/shards")?;
     let shards = answer["items"].as_array().into_iter().flatten();
     let open = shards.filter(|shard| shard["open"] == true);
-    let (mut refused, mut told) = (None, false);
+    let mut told = false;
     for shard in open.filter_map(|shard| shard["shard"].as_u64()) {
         match ask(shard) {
             Ok(answer) => {
@@ -251,15 +182,17 @@ fn accept(arguments: &AcceptArguments, verb: &str) -> Result<(), Failure> {
             // Another shard may need it.
             Err(failure) if failure.code == exit::CONFLICT => {
                 out::note(format_args!("shard {shard}: {failure}"));
-                refused = Some(failure);
             }
             Err(failure) => return Err(failure),
         }
     }
-    match refused {
-        Some(failure) if !told => Err(failure),
-        _ => Ok(()),
+    if told {
+        return Ok(());
     }
+    Err(Failure::new(
+        exit::CONFLICT,
+        "no shard that is open in this process needs it",
+    ))
 }
 
 fn tell(arguments: &AcceptArguments, answer: &Value) -> Result<(), Failure> {
@@ -294,132 +227,4 @@ fn tell(arguments: &AcceptArguments, answer: &Value) -> Result<(), Failure> {
         out::line(format_args!("  {}", text(lost)))?;
     }
     Ok(())
-}
-
-fn pending(arguments: &PendingArguments) -> Result<(), Failure> {
-    let client = Client::new(&arguments.server)?;
-    let mut path = format!(
-        "/admin/shards/{}/pending?limit={}",
-        arguments.shard, arguments.limit
-    );
-    if let Some(after) = &arguments.after {
-        path.push_str("&after=");
-        path.push_str(&escaped(after));
-    }
-    let answer = client.get(&path)?;
-    if !arguments.output.is_for_people() {
-        return arguments.output.document(&answer);
-    }
-    let shard = arguments.shard;
-    let adopted = &answer["adopted"];
-    let since = || {
-        format!(
-            "adopted {}, epoch {} lost",
-            text(&adopted["since"]),
-            adopted["given_up"]
-        )
-    };
-    out::line(match text(&answer["state"]) {
-        "reading" => format!(
-            "shard {shard} reads its streams to their ends and sends nothing ({})",
-            since()
-        ),
-        "held" => format!(
-            "shard {shard} holds {} row(s) until it is released ({})",
-            answer["rows"],
-            since()
-        ),
-        "released" => format!(
-            "shard {shard} sends ({}, released {})",
-            since(),
-            text(&adopted["released"])
-        ),
-        _ => format!("shard {shard} sends: it was not adopted"),
-    })?;
-    for saga in answer["sagas"].as_array().into_iter().flatten() {
-        out::line(format_args!(
-            "  {}: {} effect(s), {} command(s), {} fact(s), {} start(s), {} message(s); {} timer(s), {} due",
-            named(saga, &["tenant", "saga"]),
-            saga["effects"],
-            saga["commands"],
-            saga["facts"],
-            saga["starts"],
-            saga["messages"],
-            saga["timers"],
-            saga["timers_due"]
-        ))?;
-    }
-    rows(&answer)?;
-    for decision in answer["decisions"].as_array().into_iter().flatten() {
-        out::line(format_args!(
-            "  {} {}: {} ({})",
-            text(&decision["time"]),
-            text(&decision["what"]),
-            text(&decision["detail"]),
-            text(&decision["reason"])
-        ))?;
-    }
-    if let Some(next) = answer["next"].as_str() {
-        out::note(format_args!("more rows: --after {next}"));
-    }
-    Ok(())
-}
-
-/// Sends a decision about `what`.
-fn decide(shard: u16, verb: &str, what: Value, arguments: &DecisionArguments) -> Result<(), Failure> {
-    let client = Client::new(&arguments.server)?;
-    let mut body = what;
-    body["by"] = arguments.by.as_str().into();
-    body["reason"] = arguments.reason.as_deref().unwrap_or_default().into();
-    body["dry_run"] = arguments.dry_run.into();
-    let answer = client.post_json(&format!("/admin/shards/{shard}/{verb}"), &body)?;
-    if !arguments.output.is_for_people() {
-        return arguments.output.document(&answer);
-    }
-    let done = if answer["done"] == true { "" } else { "would be " };
-    let what = match verb {
-        "release" => format!("{} row(s) {done}released", answer["rows"]),
-        _ => format!(
-            "{} row(s) {done}discarded, {} of them with an unknown outcome",
-            answer["rows"], answer["unknown"]
-        ),
-    };
-    out::line(format_args!("shard {shard}: {what}"))?;
-    rows(&answer)?;
-    if answer["sends"] == false && answer["done"] == true {
-        out::note(format_args!(
-            "shard {shard} still sends nothing: `saga-runner shard release {shard} --reason TEXT`"
-        ));
-    }
-    Ok(())
-}
-
-fn rows(answer: &Value) -> Result<(), Failure> {
-    for row in answer["items"].as_array().into_iter().flatten() {
-        let doubt = match (row["may_be_done"] == true, row["awaited"] == true) {
-            (true, true) => "may have been executed, a step waits for it",
-            (true, false) => "may have been sent",
-            (false, _) => "not sent before",
-        };
-        out::line(format_args!(
-            "  {} {} {} of {} at {}, since {}: {doubt}",
-            text(&row["id"]),
-            text(&row["kind"]),
-            text(&row["name"]),
-            named(row, &["tenant", "saga", "key"]),
-            text(&row["path"]),
-            text(&row["since"])
-        ))?;
-    }
-    Ok(())
-}
-
-/// Joins the parts of a name that are present.
-fn named(value: &Value, parts: &[&str]) -> String {
-    let parts: Vec<&str> = parts.iter().filter_map(|part| value[part].as_str()).collect();
-    parts.join("/")
-}
-
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
 }

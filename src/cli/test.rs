@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
 
+use super::output::{Column, OutputArguments};
 use super::replay;
 use crate::app::definitions::{self, Folders};
 use crate::app::exit::{self, Failure};
@@ -88,8 +90,7 @@ pub fn test(arguments: &TestArguments) -> Result<(), Failure> {
         reports = play(&files, &definitions, arguments)?;
     }
     if let Some(path) = &arguments.junit {
-        std::fs::write(path, report::junit(&reports))
-            .map_err(|error| Failure::new(exit::CANNOT_CREATE, format!("{}: {error}", path.display())))?;
+        std::fs::write(path, report::junit(&reports)).map_err(|error| Failure::unwritten(path, error))?;
     }
     let wanted = arguments.coverage || arguments.min_coverage.is_some();
     let coverage = wanted.then(|| cover(&sagas, &reports, &arguments.path));
@@ -262,7 +263,7 @@ fn write_updates(files: &[SourceFile], reports: &[CaseReport]) -> Result<bool, F
         }
         any = true;
         std::fs::write(&file.path, update::apply(&file.text, cures))
-            .map_err(|error| Failure::new(exit::CANNOT_CREATE, format!("{}: {error}", file.path)))?;
+            .map_err(|error| Failure::unwritten(Path::new(&file.path), error))?;
         out::note(format_args!("{} updated", file.path));
     }
     Ok(any)
@@ -296,18 +297,17 @@ fn print(
     Ok(())
 }
 
+const COVERAGE: &[Column] = &[
+    Column::value("SAGA", "/saga"),
+    Column::number("BRANCHES", "/branches"),
+    Column::number("RUN", "/run"),
+    Column::number("%", "/percent"),
+];
+
 fn print_coverage(coverage: &[Coverage]) -> Result<(), Failure> {
-    let mut table = comfy_table::Table::new();
-    table.load_style(comfy_table::presets::ASCII_MARKDOWN);
-    table.set_header(["saga", "branches", "run", "%"]);
-    for saga in coverage {
-        table.add_row([
-            saga.saga.clone(),
-            saga.branches.to_string(),
-            saga.covered.to_string(),
-            saga.percent().to_string(),
-        ]);
-    }
+    let row = |saga: &Coverage| json!({"saga": saga.saga, "branches": saga.branches, "run": saga.covered, "percent": saga.percent()});
+    let rows: Vec<Value> = coverage.iter().map(row).collect();
+    let table = OutputArguments::default().table(COVERAGE, &rows);
     out::line(format_args!("\n{table}"))?;
     for saga in coverage {
         for branch in &saga.uncovered {

@@ -73,6 +73,9 @@ fn watch(arguments: &ValidateArguments) -> Result<(), Failure> {
                 }
                 out::note(&failure);
             }
+            if out::is_unread() {
+                return Ok(());
+            }
         }
         std::thread::sleep(LOOK_EVERY);
     }
@@ -82,11 +85,7 @@ fn watch(arguments: &ValidateArguments) -> Result<(), Failure> {
 fn check(arguments: &ValidateArguments, files: &Files) -> Result<(), Failure> {
     let count = files.sagas.len() + files.effects.len() + files.manifests.len();
     if count == 0 {
-        let path = arguments.path.display();
-        return Err(Failure::new(
-            exit::NO_INPUT,
-            format!("{path}: no sagas or effects found"),
-        ));
+        return Err(Failure::unread(&arguments.path, "no sagas or effects found"));
     }
     let loaded = files.load();
     let mut texts = files.texts();

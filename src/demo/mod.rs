@@ -19,13 +19,13 @@ use crate::kernel::duration::Millis;
 #[derive(Debug, Args)]
 pub struct DemoArguments {
     /// Number of orders to place.
-    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, default_value_t = 60, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     orders: u32,
     /// How often to kill the runner with SIGKILL while orders are in progress.
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 2, value_name = "COUNT")]
     kills: u32,
     /// Duration of the `unpaid` timer of the order saga in this run (30 minutes in the file).
-    #[arg(long, default_value = "4s", value_parser = Millis::parse)]
+    #[arg(long, default_value = "4s", value_name = "DURATION", value_parser = Millis::parse)]
     unpaid_after: Millis,
     /// Folder with `sagas/` and `effects/`.
     #[arg(long, default_value = ".", value_name = "DIR")]
@@ -41,13 +41,18 @@ pub struct DemoArguments {
 #[derive(Debug, Args)]
 pub struct UpstreamArguments {
     /// Listen address of the upstream.
-    #[arg(long, default_value = "127.0.0.1:7070", env = "SAGA_RUNNER_DEMO_UPSTREAM")]
+    #[arg(
+        long,
+        default_value = "127.0.0.1:7070",
+        value_name = "ADDRESS",
+        env = "SAGA_RUNNER_DEMO_UPSTREAM"
+    )]
     listen: SocketAddr,
     /// URL of the runner, which accepts events over HTTP: the gateway answers some commands with an event.
     #[arg(long, default_value = "http://127.0.0.1:8080", value_name = "URL")]
     runner: String,
     /// Duration of the payment of a `slow-` order.
-    #[arg(long, default_value = "6s", value_parser = Millis::parse)]
+    #[arg(long, default_value = "6s", value_name = "DURATION", value_parser = Millis::parse)]
     slow: Millis,
 }
 

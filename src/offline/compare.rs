@@ -214,13 +214,14 @@ fn timers(tree: &Tree, actual: &Value, now: TimeMs, found: &mut Vec<Fault>) {
     for member in members {
         let path = format!("timers.{}", member.key);
         let due = due(&member.key);
-        let instant = due.and_then(|due| due.parse::<jiff::Timestamp>().ok());
-        let left = instant.map(|due| due.as_millisecond().saturating_sub(now.0));
+        let instant = due.and_then(TimeMs::read);
+        let left = instant.map(|due| due.0.saturating_sub(now.0));
         let met = match (&member.value.shape, due) {
             (Shape::Scalar(Value::Null), None) => true,
-            (Shape::Scalar(Value::String(text)), Some(due)) => {
+            (Shape::Scalar(Value::String(text)), Some(_)) => {
                 let span = Millis::parse(text).ok().map(Millis::as_i64);
-                text == "set" || text == due || (span.is_some() && span == left)
+                let meant = TimeMs::read(text);
+                text == "set" || (meant.is_some() && meant == instant) || (span.is_some() && span == left)
             }
             _ => false,
         };

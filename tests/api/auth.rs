@@ -255,7 +255,7 @@ async fn operators_have_a_listener_of_their_own() {
     }
     let path = letters("acme");
     assert_eq!(get(&rig, &path).await.status, 200);
-    there(&path).await.is_problem(404, "SR0502");
+    there(&path).await.is_problem(404, "SR0525");
     for path in ["/live", "/ready"] {
         assert_eq!(
             (get(&rig, path).await.status, there(path).await.status),

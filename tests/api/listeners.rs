@@ -77,6 +77,12 @@ async fn without_a_word_about_it_operators_are_behind_the_port_of_tenants_and_co
     assert!(code == Some(64) && told.contains("--tenant"), "{told}");
     let (code, _, told) = cli(&["shard", "list", "--url", &url, "--admin-url", &url]);
     assert!(code == Some(64) && told.contains("--admin-url"), "{told}");
+    // And what is of tenants is not where operators are.
+    let told = at(next, "/v1/tenants/acme/instances").await;
+    assert!(told.is_problem(404, "SR0525")["admin_port"].is_null());
+    let admin = format!("http://127.0.0.1:{next}");
+    let (code, _, told) = cli(&["instance", "list", "--tenant", "acme", "--url", &admin]);
+    assert!(code == Some(64) && told.contains("http.listen"), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -183,7 +183,13 @@ async fn the_command_line_says_stored_of_what_is_of_use_alone() {
             "has no step typo",
         ),
         ("cancel", "absent", &[], 4, "no instance absent"),
-        ("show", "absent", &[], 4, "no instance absent"),
+        (
+            "show",
+            "absent",
+            &[],
+            4,
+            "no instance absent of saga patient of tenant acme",
+        ),
         (
             "resolve",
             "p-3",

@@ -109,7 +109,7 @@ async fn breakers_are_listed_and_set_by_operators() {
     let told = get(&rig, "/info").await.json();
     assert_eq!(
         told["breakers"],
-        json!([{"upstream": upstream, "tenant": "acme", "state": "open", "forced": "open"}])
+        json!([{"upstream": upstream, "names": ["shop"], "tenant": "acme", "state": "open", "forced": "open"}])
     );
 
     // A reload brings other breakers, to which the same was said.
@@ -129,6 +129,15 @@ async fn breakers_are_listed_and_set_by_operators() {
     post(&rig, &path, r#"{"state":"auto"}"#)
         .await
         .is_problem(409, "SR0503");
+    // Its name in the manifest says the same.
+    let by_name = "/admin/breakers/shop";
+    assert_eq!(post(&rig, by_name, r#"{"state":"open"}"#).await.status, 204);
+    let told = get(&rig, "/info").await.json();
+    assert_eq!(
+        told["breakers"],
+        json!([{"upstream": upstream, "names": ["shop"], "state": "open", "forced": "open"}])
+    );
+    assert_eq!(post(&rig, by_name, r#"{"state":"auto"}"#).await.status, 204);
     assert_eq!(get(&rig, "/info").await.json()["breakers"], json!([]));
 
     let gauge = "saga_runner_breakers{";

@@ -237,7 +237,85 @@ fn an_empty_list_of_a_saga_that_is_not_there_says_so_and_a_refusal_has_its_code(
     ];
     let (code, _, errors) = told(&call(&show));
     assert!(code == Some(4) && errors.contains("[SR0502]"), "{errors}");
+    assert!(
+        errors.contains("of tenant acme") && !errors.contains("no saga has"),
+        "{errors}"
+    );
+    for verb in ["show", "why", "history", "wait", "watch", "cancel"] {
+        let (code, _, errors) = told(&call(&[
+            "instance", verb, "talli", "t-1", "--tenant", "acme", "--url", &url,
+        ]));
+        assert_eq!(code, Some(4), "{verb}: {errors}");
+        assert!(errors.contains("no saga has the name talli"), "{verb}: {errors}");
+    }
+    let (code, _, errors) = told(&call(&[
+        "shard",
+        "rebind",
+        "--stream",
+        "AGGREGATE_EVENTS",
+        "--dry-run",
+        "--url",
+        &url,
+    ]));
+    assert!(
+        code == Some(5) && errors.contains("no shard that is open in this process needs it"),
+        "{errors}"
+    );
     assert_eq!(runner.stop(), Some(0));
+}
+
+/// The address of a server that gives every request this answer, and is no runner.
+fn answering(answer: &'static str) -> String {
+    use std::io::{Read as _, Write as _};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("a connection");
+            let mut head = [0; 4_096];
+            let read = stream.read(&mut head).expect("a request");
+            assert!(read > 0, "a request");
+            stream.write_all(answer.as_bytes()).expect("answered");
+        }
+    });
+    format!("http://{address}")
+}
+
+#[test]
+fn another_server_than_a_runner_is_told_from_a_runner_without_the_instance() {
+    for (answer, code) in [
+        (
+            "HTTP/1.1 404 Not Found\r\ncontent-length: 6\r\nconnection: close\r\n\r\n<html>",
+            69,
+        ),
+        (
+            "HTTP/1.1 200 OK\r\ncontent-length: 6\r\nconnection: close\r\n\r\n<html>",
+            69,
+        ),
+        (
+            "HTTP/1.1 301 Moved Permanently\r\nlocation: https://far/\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+            64,
+        ),
+    ] {
+        let url = answering(answer);
+        let show = [
+            "instance", "show", "order", "o-1", "--tenant", "acme", "--url", &url,
+        ];
+        let (found, shown, errors) = told(&call(&show));
+        assert_eq!((found, shown.as_str()), (Some(code), ""), "{errors}");
+        assert!(errors.contains(&url), "{errors}");
+    }
+}
+
+#[test]
+fn an_empty_variable_counts_as_not_set() {
+    let mut command = binary();
+    for name in ["ADMIN_URL", "PROFILE", "TENANT", "TOKEN", "TOKEN_FILE"] {
+        command.env(format!("SAGA_RUNNER_{name}"), "");
+    }
+    command.args(["shard", "list", "--url", "http://127.0.0.1:1"]);
+    let (code, _, errors) = told(&command.output().expect("the binary starts"));
+    assert_eq!(code, Some(69), "{errors}");
 }
 
 #[test]
@@ -326,25 +404,81 @@ const NO_FORMATS: &[&str] = &[
     "test",
 ];
 
-#[test]
-fn every_command_that_prints_data_prints_it_in_every_format() {
-    fn leaves(command: &clap::Command, path: &str, found: &mut Vec<(String, bool)>) {
-        for inner in command.get_subcommands() {
-            let path = format!("{path} {}", inner.get_name()).trim().to_owned();
-            if inner.has_subcommands() {
-                leaves(inner, &path, found);
-            } else {
-                let has = inner
-                    .get_arguments()
-                    .any(|argument| argument.get_id() == "output");
-                found.push((path, has));
-            }
+/// Commands that ask a runner for a change.
+const CHANGES: &[&str] = &[
+    "breaker auto",
+    "breaker close",
+    "breaker open",
+    "dead-letter discard",
+    "dead-letter edit",
+    "dead-letter retry",
+    "definition migrate",
+    "definition reload",
+    "drain",
+    "instance cancel",
+    "instance cancel-timer",
+    "instance delete",
+    "instance fire-timer",
+    "instance kill",
+    "instance migrate",
+    "instance pause",
+    "instance resolve",
+    "instance restart",
+    "instance resume",
+    "instance retry",
+    "instance signal",
+    "instance skip",
+    "instance start",
+    "instance try-now",
+    "job pause",
+    "job resume",
+    "job start",
+    "job stop",
+    "reload",
+    "schedule pause",
+    "schedule resume",
+    "shard accept-gap",
+    "shard backup",
+    "shard close",
+    "shard discard",
+    "shard open",
+    "shard rebind",
+    "shard release",
+];
+
+/// The commands without commands below them, by their words.
+fn leaves(command: &clap::Command, path: &str) -> Vec<(String, clap::Command)> {
+    let mut found = Vec::new();
+    for inner in command.get_subcommands() {
+        let path = format!("{path} {}", inner.get_name()).trim().to_owned();
+        if inner.has_subcommands() {
+            found.extend(leaves(inner, &path));
+        } else {
+            found.push((path, inner.clone()));
         }
     }
-    let mut found = Vec::new();
-    leaves(&saga_runner::cli::description(), "", &mut found);
-    for (path, has) in found {
+    found
+}
+
+fn argument<'c>(command: &'c clap::Command, id: &str) -> Option<&'c clap::Arg> {
+    command.get_arguments().find(|argument| argument.get_id() == id)
+}
+
+#[test]
+fn every_command_that_prints_data_prints_it_in_every_format() {
+    for (path, command) in leaves(&saga_runner::cli::description(), "") {
+        let has = argument(&command, "output").is_some();
         assert_ne!(has, NO_FORMATS.contains(&path.as_str()), "{path}");
+    }
+}
+
+#[test]
+fn every_command_that_asks_for_a_change_says_who_asks_and_why() {
+    for (path, command) in leaves(&saga_runner::cli::description(), "") {
+        let names_who = argument(&command, "by").is_some_and(|by| by.get_env().is_some());
+        let changes = CHANGES.contains(&path.as_str());
+        assert_eq!(names_who, changes, "{path}");
+        assert!(!changes || argument(&command, "reason").is_some(), "{path}");
     }
 }
 

@@ -312,6 +312,28 @@ fn a_reader_that_goes_away_ends_no_command() {
     assert!(text(&output.stderr).contains("standard output"), "{output:?}");
 }
 
+#[test]
+fn a_command_that_goes_on_until_it_is_interrupted_ends_with_its_reader() {
+    let mut child = binary()
+        .args(["validate", env!("CARGO_MANIFEST_DIR"), "--watch", "-o", "json"])
+        .stdout(nobody_reads())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the binary starts");
+    let begin = Instant::now();
+    let ended = loop {
+        if let Some(ended) = child.try_wait().expect("a child") {
+            break ended;
+        }
+        if begin.elapsed() > PATIENCE {
+            child.kill().expect("killed");
+            panic!("it watches for nobody");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    assert_eq!(ended.code(), Some(0));
+}
+
 /// A pipe whose reading end is closed.
 fn nobody_reads() -> Stdio {
     let (reader, writer) = std::io::pipe().expect("a pipe");

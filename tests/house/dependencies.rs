@@ -65,9 +65,7 @@ pub const HOMES: &[(&str, &[&str])] = &[
     ("ipnet", &["worker"]),
     (
         "jiff",
-        &[
-            "cli", "language", "kernel", "ports", "outbox", "worker", "effects", "nats", "app", "offline",
-        ],
+        &["cli", "language", "kernel", "effects", "nats", "app", "offline"],
     ),
     ("jsonwebtoken", &["api"]),
     ("lettre", &["effects"]),

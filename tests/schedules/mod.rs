@@ -270,7 +270,7 @@ async fn each_planned_time_runs_once(nats: Option<String>) {
     let midnight = stage.clock.go_to(9, 0);
     runs.push((midnight + 8 * HOUR_MS + HOUR_MS / 2, "completed"));
     until(&node, "nightly", &runs).await;
-    let next = TimeMs(midnight + DAY_MS + 8 * HOUR_MS + HOUR_MS / 2).to_string();
+    let next = TimeMs(midnight + DAY_MS + 8 * HOUR_MS + HOUR_MS / 2).rfc3339();
     until_told(&node, "nightly", |view| view.next.as_deref() == Some(&next)).await;
 
     // And none without its file.

@@ -147,9 +147,7 @@ impl EffectResult<'_> {
             effect_name: effect.clone(),
             result_type: ResultType::TimedOut,
             payload: &payload,
-            timestamp: jiff::Timestamp::from_millisecond(now.0)
-                .unwrap_or(jiff::Timestamp::UNIX_EPOCH)
-                .to_string(),
+            timestamp: now.rfc3339(),
             metadata: ResultMetadata {
                 saga: Some(item.instance.saga.clone()),
                 key: Some(item.instance.key.clone()),

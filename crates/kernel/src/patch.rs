@@ -185,6 +185,7 @@ pub enum Note {
     },
     TimerSet {
         timer: String,
+        #[serde(with = "readable_time")]
         due: TimeMs,
     },
     TimerFired {
@@ -377,6 +378,44 @@ pub enum Note {
     },
 }
 
+/// A time that is stored as a number, and shown in RFC 3339.
+mod readable_time {
+    use saga_runner_language::ids::TimeMs;
+    use serde::de::Error as _;
+    use serde::{Deserialize, Deserializer, Serialize as _, Serializer};
+
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+    pub fn serialize<S: Serializer>(time: &TimeMs, serializer: S) -> Result<S::Ok, S::Error> {
+        if serializer.is_human_readable() {
+            serializer.serialize_str(&time.rfc3339())
+        } else {
+            time.serialize(serializer)
+        }
+    }
+
+    /// Histories that were archived or fetched before have numbers.
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Shown {
+        Number(i64),
+        Text(String),
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<TimeMs, D::Error> {
+        if !deserializer.is_human_readable() {
+            return TimeMs::deserialize(deserializer);
+        }
+        match Shown::deserialize(deserializer)? {
+            Shown::Number(ms) => Ok(TimeMs(ms)),
+            Shown::Text(text) => {
+                // Beyond the calendar a time is shown by its number.
+                let time = TimeMs::read(&text).or_else(|| text.parse().ok().map(TimeMs));
+                time.ok_or_else(|| D::Error::custom(format!("{text:?} is not a time in RFC 3339")))
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -420,5 +459,26 @@ mod tests {
             serde_json::to_value(&notes[1]).expect("encodes"),
             serde_json::json!({"step_started": {"step": "a", "attempt": 1}})
         );
+    }
+
+    #[test]
+    fn a_time_in_a_note_is_shown_as_text_and_read_as_text_or_number() {
+        let note = |due| Note::TimerSet {
+            timer: "t".to_owned(),
+            due: TimeMs(due),
+        };
+        let shown = |due: serde_json::Value| serde_json::json!({"timer_set": {"timer": "t", "due": due}});
+        for (due, text) in [
+            (1_764_000_000_500, "2025-11-24T16:00:00.500Z"),
+            (i64::MAX, "9223372036854775807"),
+        ] {
+            let told = serde_json::to_value(note(due)).expect("encodes");
+            assert_eq!(told, shown(text.into()));
+            for form in [text.into(), due.into()] {
+                let read = serde_json::from_value::<Note>(shown(form)).expect("a note");
+                assert_eq!(read, note(due));
+            }
+        }
+        assert!(serde_json::from_value::<Note>(shown("soon".into())).is_err());
     }
 }

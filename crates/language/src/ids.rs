@@ -184,10 +184,26 @@ impl TimeMs {
     pub const fn plus_ms(self, ms: i64) -> Self {
         Self(self.0.saturating_add(ms))
     }
+
+    /// RFC 3339 in UTC with exactly three decimals, so that times sort as text: as answers, tables and messages have it. The bare
+    /// number for instants beyond the calendar.
+    #[must_use]
+    pub fn rfc3339(self) -> String {
+        jiff::Timestamp::from_millisecond(self.0)
+            .map_or_else(|_| self.0.to_string(), |instant| format!("{instant:.3}"))
+    }
+
+    /// The time that a text in RFC 3339 names, to the millisecond.
+    #[must_use]
+    pub fn read(text: &str) -> Option<Self> {
+        let instant = text.parse::<jiff::Timestamp>().ok()?;
+        Some(Self(instant.as_millisecond()))
+    }
 }
 
 impl fmt::Display for TimeMs {
-    /// RFC 3339 in UTC; the bare number for instants beyond the calendar.
+    /// RFC 3339 in UTC without a fraction that is zero; the bare number for instants beyond the calendar. Keys of scheduled runs,
+    /// paths of work and values of expressions have this form, so it must stay as it is: what is derived from it would change.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match jiff::Timestamp::from_millisecond(self.0) {
             Ok(instant) => instant.fmt(f),

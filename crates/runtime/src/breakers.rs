@@ -1,7 +1,7 @@
 //! The breakers of a worker or a gateway: one for each tenant and upstream, so that one tenant's trouble with an upstream
 //! is not another's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::kernel::breaker::{Admission, Breaker, BreakerPolicy, BreakerState, CallEnd};
@@ -21,6 +21,9 @@ const UPSTREAMS_MAX: usize = 256;
 /// How often breakers that say nothing are looked for while there is no room, in milliseconds.
 const SWEEP_MS: u64 = 1_000;
 
+/// The upstreams that calls go to by a name in `upstreams` of the manifest: several where effects have breakers of their own.
+pub type Names = BTreeMap<String, BTreeSet<String>>;
+
 /// All breakers of a worker, or of a gateway.
 pub struct Breakers {
     known: Mutex<Known>,
@@ -32,6 +35,7 @@ pub struct Breakers {
 struct Known {
     /// By upstream. Upstreams come from definitions, so there are few.
     upstreams: BTreeMap<String, Upstream>,
+    names: Names,
     /// The policy of upstreams that come later.
     policy: Option<BreakerPolicy>,
     breakers: usize,
@@ -55,6 +59,40 @@ impl Upstream {
             forced: None,
             forced_tenants: BTreeMap::new(),
         }
+    }
+
+    /// Takes an operator's word; whether that changes something.
+    fn set(&mut self, tenant: Option<&TenantId>, force: BreakerForce, now: u64) -> bool {
+        if self.is_set(tenant, force, now) {
+            return false;
+        }
+        if force == BreakerForce::Closed {
+            let policy = self.policy;
+            let meant = |of: &TenantId| tenant.is_none_or(|tenant| tenant == of);
+            for (_, breaker) in self.tenants.iter_mut().filter(|(of, _)| meant(of)) {
+                *breaker = Breaker::new(policy);
+            }
+        }
+        match (tenant, force) {
+            (None, BreakerForce::Auto) => {
+                self.forced = None;
+                self.forced_tenants.clear();
+            }
+            (None, force) => {
+                self.forced = Some(force);
+                self.forced_tenants.clear();
+            }
+            (Some(tenant), BreakerForce::Auto) if self.forced.is_none() => {
+                self.forced_tenants.remove(tenant);
+            }
+            (Some(tenant), force) => {
+                if self.forced_tenants.len() >= BREAKERS_MAX {
+                    self.forced_tenants.pop_first();
+                }
+                self.forced_tenants.insert(tenant.clone(), force);
+            }
+        }
+        true
     }
 
     /// What an operator says about the calls of this tenant.
@@ -107,6 +145,20 @@ const fn stands(forced: Option<BreakerForce>, own: BreakerState) -> BreakerState
 }
 
 impl Known {
+    /// The upstreams that are meant: the one of this name, else those that are called by it.
+    fn meant(&self, named: &str) -> Vec<String> {
+        if self.upstreams.contains_key(named) {
+            return vec![named.to_owned()];
+        }
+        self.names.get(named).into_iter().flatten().cloned().collect()
+    }
+
+    /// The names by which an upstream is called.
+    fn names_of(&self, upstream: &str) -> Vec<String> {
+        let named = self.names.iter().filter(|(_, of)| of.contains(upstream));
+        named.map(|(name, _)| name.clone()).collect()
+    }
+
     /// The upstream; `None` where there is none of this name, and no room for one.
     fn upstream(&mut self, name: &str) -> Option<&mut Upstream> {
         if let Some(policy) = self.policy
@@ -178,6 +230,7 @@ impl Drop for Admitted {
 impl Breakers {
     pub fn new(
         policies: BTreeMap<String, BreakerPolicy>,
+        names: Names,
         clock: Arc<dyn Clock>,
         metrics: Arc<Metrics>,
     ) -> Arc<Self> {
@@ -186,6 +239,7 @@ impl Breakers {
             upstreams: upstreams
                 .map(|(name, policy)| (name, Upstream::new(policy)))
                 .collect(),
+            names,
             ..Known::default()
         };
         Self::with(known, clock, metrics)
@@ -263,45 +317,25 @@ impl Breakers {
     }
 
     /// Sets what an operator says, for one tenant or for all that have no word of their own. A breaker that is set to
-    /// closed forgets why it was open: it begins again when it decides again.
+    /// closed forgets why it was open: it begins again when it decides again. An upstream may be given by its name in the manifest.
     pub fn force(&self, upstream: &str, tenant: Option<&TenantId>, force: BreakerForce) -> Forced {
         let now = self.now_ms();
         let mut known = self.known();
-        let Some(at) = known.upstreams.get_mut(upstream) else {
-            return Forced::Unknown;
-        };
-        if at.is_set(tenant, force, now) {
-            return Forced::Before;
-        }
-        if force == BreakerForce::Closed {
-            let policy = at.policy;
-            let meant = |of: &TenantId| tenant.is_none_or(|tenant| tenant == of);
-            for (_, breaker) in at.tenants.iter_mut().filter(|(of, _)| meant(of)) {
-                *breaker = Breaker::new(policy);
-            }
-        }
-        match (tenant, force) {
-            (None, BreakerForce::Auto) => {
-                at.forced = None;
-                at.forced_tenants.clear();
-            }
-            (None, force) => {
-                at.forced = Some(force);
-                at.forced_tenants.clear();
-            }
-            (Some(tenant), BreakerForce::Auto) if at.forced.is_none() => {
-                at.forced_tenants.remove(tenant);
-            }
-            (Some(tenant), force) => {
-                if at.forced_tenants.len() >= BREAKERS_MAX {
-                    at.forced_tenants.pop_first();
-                }
-                at.forced_tenants.insert(tenant.clone(), force);
+        let meant = known.meant(upstream);
+        let mut said = Forced::Unknown;
+        for upstream in &meant {
+            let at = known.upstreams.get_mut(upstream);
+            if at.is_some_and(|at| at.set(tenant, force, now)) {
+                said = Forced::Now;
+            } else if said == Forced::Unknown {
+                said = Forced::Before;
             }
         }
         drop(known);
-        tracing::warn!(target: "audit", upstream, tenant = tenant.map(TenantId::as_str), ?force, "breaker is set by an operator");
-        Forced::Now
+        if said == Forced::Now {
+            tracing::warn!(target: "audit", upstream, tenant = tenant.map(TenantId::as_str), ?force, "breaker is set by an operator");
+        }
+        said
     }
 
     /// Takes over what operators have said to the breakers of the worker before, of the upstreams that are still called.
@@ -321,8 +355,10 @@ impl Breakers {
         let known = self.known();
         let mut views = Vec::new();
         for (name, upstream) in &known.upstreams {
+            let names = known.names_of(name);
             views.push(BreakerView {
                 upstream: name.clone(),
+                names: names.clone(),
                 tenant: None,
                 state: stands(upstream.forced, BreakerState::Closed),
                 forced: upstream.forced,
@@ -333,6 +369,7 @@ impl Breakers {
                 let told = forced.is_some() || upstream.forced.is_none() && state != BreakerState::Closed;
                 told.then(|| BreakerView {
                     upstream: name.clone(),
+                    names: names.clone(),
                     tenant: Some(tenant.clone()),
                     state,
                     forced,
@@ -430,10 +467,12 @@ mod tests {
     impl Rig {
         fn new() -> Self {
             let (clock, metrics) = (Arc::new(Hand::default()), Arc::new(Metrics::new()));
-            let policies = BTreeMap::from([("bank".to_owned(), POLICY)]);
+            let policies = BTreeMap::from([("bank".to_owned(), POLICY), ("effect:pay".to_owned(), POLICY)]);
+            let called = BTreeSet::from(["bank".to_owned(), "effect:pay".to_owned()]);
             Self {
                 breakers: Breakers::new(
                     policies,
+                    Names::from([("money".to_owned(), called)]),
                     Arc::clone(&clock) as Arc<dyn Clock>,
                     Arc::clone(&metrics),
                 ),
@@ -485,6 +524,28 @@ mod tests {
         assert_eq!(rig.call(1, CallEnd::Answered), 0);
         rig.force(None, BreakerForce::Auto);
         assert_eq!((rig.shown(), rig.gauged()), ((Closed, None), [1, 0, 0]));
+    }
+
+    #[test]
+    fn a_name_of_the_manifest_means_all_breakers_of_the_calls_to_it() {
+        let rig = Rig::new();
+        let set = |upstream: &str| rig.breakers.force(upstream, None, BreakerForce::Open);
+        assert_eq!(set("nobody"), Forced::Unknown);
+        assert_eq!(set("effect:pay"), Forced::Now);
+        assert_eq!(rig.shown(), (Closed, None));
+        assert_eq!((set("money"), set("money")), (Forced::Now, Forced::Before));
+        let views = rig.breakers.view(10);
+        let shown: Vec<_> = views
+            .iter()
+            .map(|view| (view.upstream.as_str(), view.names.join(","), view.state))
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                ("bank", "money".to_owned(), Open),
+                ("effect:pay", "money".to_owned(), Open)
+            ]
+        );
     }
 
     #[test]

@@ -16,7 +16,7 @@ use super::pages::{self, Source};
 use super::problem::Problem;
 use crate::kernel::duration::Millis;
 use crate::kernel::ids::{SagaName, TenantId, TimeMs};
-use crate::ports::control::{AuditFilter, AuditOutcome, time_of};
+use crate::ports::control::{AuditFilter, AuditOutcome};
 
 /// The query parameters by which records are chosen; [`of_all`] knows `tenant` as well.
 pub const FILTER: &[&str] = &[
@@ -118,7 +118,7 @@ fn status(text: &str) -> Result<u16, Problem> {
 /// A time in RFC 3339, or how long ago it was.
 fn time(name: &str, text: Option<&str>, now: TimeMs) -> Result<Option<TimeMs>, Problem> {
     let Some(text) = text else { return Ok(None) };
-    if let Some(time) = time_of(text) {
+    if let Some(time) = TimeMs::read(text) {
         return Ok(Some(time));
     }
     if let Ok(ago) = Millis::parse(text) {

@@ -19,7 +19,7 @@ use super::super::extract::{self, Names};
 use super::super::problem::Problem;
 use super::super::{ApiState, requests, trace};
 use crate::kernel::ids::TenantId;
-use crate::ports::control::{AuditOutcome, AuditRecord, rfc3339};
+use crate::ports::control::{AuditOutcome, AuditRecord};
 
 /// Longest text of a record but the reason, in bytes.
 const TEXT_BYTES_MAX: usize = 256;
@@ -99,7 +99,7 @@ impl Audited {
         let asks = |wanted: &str| query.split('&').any(|part| part == wanted);
         let mut record = AuditRecord {
             id: requests::fresh(),
-            time: rfc3339(state.clock.now()),
+            time: state.clock.now().rfc3339(),
             principal: None,
             by: None,
             role: endpoint.access.as_str().to_owned(),

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::super::node::Node;
 use crate::kernel::ids::TimeMs;
-use crate::ports::control::{Audit as _, AuditOutcome, AuditRecord, ReloadError, Reloaded, rfc3339};
+use crate::ports::control::{Audit as _, AuditOutcome, AuditRecord, ReloadError, Reloaded};
 
 /// Who may signal a process is decided by its machine, which does not say who has.
 const PRINCIPAL: &str = "signal";
@@ -33,7 +33,7 @@ pub(in crate::app) async fn reload(node: &Node) {
 fn record(id: String, asked: TimeMs, outcome: &Result<Reloaded, ReloadError>) -> AuditRecord {
     AuditRecord {
         id,
-        time: rfc3339(asked),
+        time: asked.rfc3339(),
         principal: Some(PRINCIPAL.to_owned()),
         by: None,
         // That of the request for the same.

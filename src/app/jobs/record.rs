@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::Manifest;
 use crate::kernel::ids::{InstanceId, Key, SagaName, TenantId, TimeMs};
 use crate::ports::broker::{Broker, BrokerError, PutError};
-use crate::ports::control::{ControlError, JobCommand, JobFailure, JobOrder, JobView, rfc3339};
+use crate::ports::control::{ControlError, JobCommand, JobFailure, JobOrder, JobView};
 
 /// Failures that a record names.
 const FAILURES_MAX: usize = 20;
@@ -205,8 +205,8 @@ impl JobRecord {
             id: self.id,
             state,
             order: self.order,
-            created: rfc3339(self.created),
-            ended: self.end.map(|end| rfc3339(end.time)),
+            created: self.created.rfc3339(),
+            ended: self.end.map(|end| end.time.rfc3339()),
             message,
             selected: self.selection.selected,
             handled,

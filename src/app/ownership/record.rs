@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use bytes::Bytes;
-use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Manifest;
@@ -112,14 +111,13 @@ impl OwnerRecord {
 
     /// Who it is, for people.
     pub fn whose(&self) -> String {
-        let at = |time: TimeMs| Timestamp::from_millisecond(time.0).unwrap_or(Timestamp::UNIX_EPOCH);
         let state = if self.stopped { "stopped" } else { "last renewed" };
         format!(
             "host {} since {} (epoch {}, {state} {})",
             self.place.host,
-            at(self.since),
+            self.since.rfc3339(),
             self.epoch,
-            at(self.renewed)
+            self.renewed.rfc3339()
         )
     }
 }

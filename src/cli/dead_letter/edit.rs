@@ -1,17 +1,18 @@
 //! `dead-letter edit`: the data in an editor, then a retry with what comes out of it.
 
 use std::fs::{self, OpenOptions};
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
 
-use super::{EditArguments, decision, parsed};
+use super::EditArguments;
 use crate::app::exit::{self, Failure};
 use crate::app::out;
 use crate::cli::client::Client;
+use crate::cli::given;
 
 /// Where no variable names an editor.
 const EDITOR: &str = "vi";
@@ -24,14 +25,15 @@ pub fn edit(arguments: &EditArguments) -> Result<(), Failure> {
     let before = format!("{data:#}\n");
     let draft = Draft::new(&letter.id, &before)?;
     draft.open()?;
-    let after = read(&draft.path)?;
-    let edited = parsed(&draft.path.display().to_string(), &after)?;
+    let after = given::read(&draft.path)?;
+    let edited = given::parsed("the edited text", &after).map_err(|failure| draft.kept(failure))?;
     if edited == *data {
         draft.remove();
         out::note("the data are the same: nothing was changed");
         return Ok(());
     }
-    let body = decision(&arguments.by, &arguments.reason, Some(edited));
+    let mut body = arguments.account.body();
+    body["data"] = edited;
     match client.post_json(&format!("{}/retry", letter.path(&client)?), &body) {
         Ok(_) => {
             draft.remove();
@@ -41,14 +43,7 @@ pub fn edit(arguments: &EditArguments) -> Result<(), Failure> {
             ));
             Ok(())
         }
-        Err(failure) => Err(Failure {
-            message: format!(
-                "{}; what you have written is in {}: correct it, and send it with `dead-letter retry --file`",
-                failure.message,
-                draft.path.display()
-            ),
-            ..failure
-        }),
+        Err(failure) => Err(draft.kept(failure)),
     }
 }
 
@@ -69,18 +64,6 @@ fn data_of(shown: &Value) -> Result<&Value, Failure> {
     Err(Failure::new(exit::CONFLICT, why))
 }
 
-/// Reads a file, or standard input.
-pub fn read(path: &Path) -> Result<String, Failure> {
-    let mut text = String::new();
-    let read = if path == Path::new("-") {
-        std::io::stdin().read_to_string(&mut text).map(drop)
-    } else {
-        fs::read_to_string(path).map(|found| text = found)
-    };
-    read.map_err(|error| Failure::new(exit::NO_INPUT, format!("{}: {error}", path.display())))?;
-    Ok(text)
-}
-
 /// A file that only its owner can read.
 struct Draft {
     path: PathBuf,
@@ -97,16 +80,14 @@ impl Draft {
         let mut options = OpenOptions::new();
         let opened = options.write(true).create_new(true).mode(0o600).open(&path);
         let written = opened.and_then(|mut file| file.write_all(text.as_bytes()));
-        written.map_err(|error| Failure::new(exit::CANNOT_CREATE, format!("{}: {error}", path.display())))?;
+        written.map_err(|error| Failure::unwritten(&path, error))?;
         Ok(Self { path })
     }
 
     /// Opens it in the editor that the user has chosen, and waits until that ends.
     fn open(&self) -> Result<(), Failure> {
-        let named = ["VISUAL", "EDITOR"]
-            .into_iter()
-            .find_map(|name| std::env::var(name).ok());
-        let editor = named.filter(|named| !named.trim().is_empty());
+        let named = |name| std::env::var(name).ok().filter(|named| !named.trim().is_empty());
+        let editor = named("VISUAL").or_else(|| named("EDITOR"));
         let editor = editor.unwrap_or_else(|| EDITOR.to_owned());
         // It may have arguments, as for git.
         let ran = Command::new("sh")
@@ -124,6 +105,17 @@ impl Draft {
             Ok(status) if status.success() => Ok(()),
             Ok(status) => failed(status.to_string()),
             Err(error) => failed(error.to_string()),
+        }
+    }
+
+    /// The failure, with what can be done about it.
+    fn kept(&self, failure: Failure) -> Failure {
+        let (message, path) = (failure.message, self.path.display());
+        Failure {
+            message: format!(
+                "{message}; what you have written is in {path}: correct it, and send it with `dead-letter retry --file`"
+            ),
+            ..failure
         }
     }
 

@@ -1,21 +1,12 @@
-//! The text of a version as a cluster keeps it, taken apart for people.
-//!
-//! A saga that needs nothing besides its own file is kept as that file. Otherwise the text is a JSON object with the file, the
-//! texts of the schemas that it names, its program, and what it pins of its effects.
+//! The text of a version as a cluster keeps it, for people: its file, and what else its hash covers.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
-/// How a text begins that is more than a file.
-const MARK: &str = "{\"archive\":1,";
-/// What a text has besides the file: the key, and the word for one of its entries.
-const BESIDES: [(&str, &str); 3] = [
-    ("effects", "effect"),
-    ("schemas", "schema"),
-    ("program", "program"),
-];
+use crate::kernel::definition::archive::Parts;
+use crate::kernel::json::Json;
 
 /// A version: its file, and what else its hash covers.
 #[derive(Debug, Default, PartialEq)]
@@ -27,32 +18,27 @@ pub struct Version {
 }
 
 impl Version {
-    /// Takes a text apart; what cannot be read as the longer form is the file itself.
+    /// Takes a text apart; one that cannot be is shown as it is.
     pub fn of(text: &str) -> Self {
-        let file = || Self {
-            source: text.to_owned(),
-            besides: BTreeMap::new(),
+        let Ok(parts) = Parts::of(text) else {
+            return Self {
+                source: text.to_owned(),
+                besides: BTreeMap::new(),
+            };
         };
-        if !text.starts_with(MARK) {
-            return file();
+        let kinds = [
+            ("effect", parts.effects),
+            ("schema", parts.schemas),
+            ("program", parts.program),
+        ];
+        let besides = kinds.into_iter().flat_map(|(kind, entries)| {
+            let entries = entries.into_iter();
+            entries.map(move |(name, entry)| (format!("{kind} {name}"), value(entry)))
+        });
+        Self {
+            source: parts.source.into_owned(),
+            besides: besides.collect(),
         }
-        let Ok(Value::Object(mut form)) = serde_json::from_str(text) else {
-            return file();
-        };
-        let Some(Value::String(source)) = form.remove("source") else {
-            return file();
-        };
-        let mut besides = BTreeMap::new();
-        for (key, word) in BESIDES {
-            if let Some(Value::Object(entries)) = form.remove(key) {
-                besides.extend(
-                    entries
-                        .into_iter()
-                        .map(|(name, entry)| (format!("{word} {name}"), entry)),
-                );
-            }
-        }
-        Self { source, besides }
     }
 
     /// What comes behind the file, as comments of YAML; nothing where the file is all.
@@ -73,6 +59,22 @@ impl Version {
             }
         }
         out
+    }
+}
+
+/// The same as it is printed.
+fn value(json: Json<'_>) -> Value {
+    match json {
+        Json::Null => Value::Null,
+        Json::Bool(answer) => Value::Bool(answer),
+        Json::Int(number) => Value::from(number),
+        Json::Double(number) => Value::from(number),
+        Json::Str(text) => Value::String(text.into_owned()),
+        Json::List(items) => items.into_iter().map(value).collect(),
+        Json::Map(members) => members
+            .into_iter()
+            .map(|(name, member)| (name.into_owned(), value(member)))
+            .collect(),
     }
 }
 

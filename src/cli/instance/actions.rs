@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::NameArguments;
 use crate::app::exit::Failure;
 use crate::app::out;
-use crate::cli::client::Client;
+use crate::cli::client::{Client, quoted};
 use crate::cli::output::Column;
 
 #[derive(Debug, Args)]
@@ -28,8 +28,7 @@ const REFUSED: &[Column] = &[
 pub fn actions(arguments: &ActionsArguments) -> Result<(), Failure> {
     let name = &arguments.name;
     let client = Client::new(&name.common.server)?;
-    let path = format!("{}/actions", name.path(&client)?);
-    let answer = client.get(&path)?;
+    let answer = name.get(&client, "/actions")?;
     name.common.output.shown(&answer, || {
         let possible = answer["possible"].as_array().into_iter().flatten();
         let letter = answer["dead_letter"].as_str().into_iter();
@@ -85,9 +84,7 @@ fn row(name: &NameArguments, action: &Value) -> Value {
     if action["undo"] == true {
         command.push_str(" --undo");
     }
-    if let Some(tenant) = name.common.tenant.named() {
-        command.extend([" --tenant ", &quoted(tenant)]);
-    }
+    command.push_str(&place(name));
     let outcomes = action["as"].as_array().into_iter().flatten();
     let outcomes: Vec<&str> = outcomes.filter_map(Value::as_str).collect();
     if !outcomes.is_empty() {
@@ -109,34 +106,18 @@ fn row(name: &NameArguments, action: &Value) -> Value {
     json!({"action": verb, "on": on, "command": command})
 }
 
-/// What may be decided about the dead letter that blocks the instance.
-fn letter_rows(name: &NameArguments, id: &str) -> [Value; 2] {
+/// The flags that lead to the same tenant of the same runner.
+fn place(name: &NameArguments) -> String {
     let tenant = name.common.tenant.named();
     let tenant = tenant.map_or_else(String::new, |tenant| format!(" --tenant {}", quoted(tenant)));
+    tenant + &name.common.server.flags()
+}
+
+/// What may be decided about the dead letter that blocks the instance.
+fn letter_rows(name: &NameArguments, id: &str) -> [Value; 2] {
+    let place = place(name);
     [("retry", ""), ("discard", " --yes")].map(|(verb, agreed)| {
-        let command = format!("saga-runner dead-letter {verb} {id}{tenant}{agreed}");
+        let command = format!("saga-runner dead-letter {verb} {id}{place}{agreed}");
         json!({"action": verb, "on": format!("dead letter {id}"), "command": command})
     })
-}
-
-/// A word as a shell takes it for one.
-fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+,=".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) && !word.starts_with('-') {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_word_that_a_shell_would_read_otherwise_is_quoted() {
-        assert_eq!(quoted("o-1"), "o-1");
-        assert_eq!(quoted("it's $HOME"), r"'it'\''s $HOME'");
-        assert_eq!(quoted(""), "''");
-        assert_eq!(quoted("-x"), "'-x'");
-    }
 }

@@ -54,7 +54,7 @@ fn judged(state: &str) -> Mood {
 pub fn graph(arguments: &GraphArguments) -> Result<(), Failure> {
     let name = &arguments.name;
     let client = Client::new(&name.common.server)?;
-    let answer = client.get(&format!("{}/graph", name.path(&client)?))?;
+    let answer = name.get(&client, "/graph")?;
     if let Some(format) = arguments.format {
         let unreadable = |error| Failure::software(format!("the answer is no graph: {error}"));
         let graph = drawn(&answer).map_err(unreadable)?;

@@ -58,7 +58,7 @@ pub fn inputs(arguments: &InputsArguments) -> Result<(), Failure> {
 
 /// One input in lines: what it was, what it did, what it carried, and what was sent because of it.
 fn told(input: &Value) -> String {
-    let time = TimeMs(input["time_ms"].as_i64().unwrap_or_default());
+    let time = TimeMs(input["time_ms"].as_i64().unwrap_or_default()).rfc3339();
     let (title, data) = received(&input["input"]);
     let mut lines = vec![format!("{time}  {title}  {}", plain(&input["outcome"]))];
     let notes = notes::told(&json!({"outcome": "", "notes": input["notes"]}));
@@ -135,7 +135,7 @@ mod tests {
                 {"kind": "start", "name": "refund", "to": "r-1", "path": "steps.refund", "attempt": 2, "idempotency_key": "a0"},
             ],
         });
-        let time = TimeMs(1_764_000_000_000);
+        let time = TimeMs(1_764_000_000_000).rfc3339();
         assert_eq!(
             told(&input),
             format!(

@@ -8,7 +8,7 @@ use crate::app::exit::Failure;
 use crate::app::out;
 use crate::cli::client::{Client, CommonArguments};
 use crate::cli::output::Column;
-use crate::cli::pages::{PageArguments, joined, warn_of_absent_shards};
+use crate::cli::pages::{PageArguments, joined, note_an_unknown_saga, warn_of_absent_shards};
 
 /// What both are asked for.
 #[derive(Debug, Args)]
@@ -39,16 +39,16 @@ struct RecordArguments {
     /// Only instances that started this long ago or longer, e.g. 15m, 7d.
     #[arg(long, value_name = "DURATION")]
     older_than: Option<String>,
-    /// Only instances that applied no input for this long or longer.
+    /// Only instances that applied no input for this long or longer, e.g. 15m, 7d.
     #[arg(long, value_name = "DURATION")]
     idle_for: Option<String>,
-    /// Only instances for which this expression over `state` and `key` is true.
+    /// Only instances for which this expression over `state` and `key` is true, e.g. 'state.amount > 100'.
     #[arg(long = "where", value_name = "CEL")]
     condition: Option<String>,
     /// Only instances in this step, and ended ones that it has failed.
     #[arg(long, value_name = "STEP")]
     in_step: Option<String>,
-    /// Only instances whose effects in progress call this upstream, by its name in `upstreams` of the manifest.
+    /// Only instances whose effects in progress call this upstream, by its name in `upstreams` of the manifest: NAMES of `breaker list`.
     #[arg(long, value_name = "UPSTREAM")]
     upstream: Option<String>,
     /// Only instances that wait for events of this type.
@@ -130,6 +130,9 @@ pub fn count(arguments: &CountArguments) -> Result<(), Failure> {
         query.trim_start_matches('&')
     ))?;
     warn_of_absent_shards(&counted);
+    if let Some(saga) = arguments.saga.as_ref().filter(|_| counted["instances"] == 0) {
+        note_an_unknown_saga(&client, saga);
+    }
     let (columns, rows) = if arguments.by.is_some() {
         (GROUPS, &counted["groups"])
     } else {

@@ -61,7 +61,7 @@ const TIMERS: &[Column] = &[Column::value("TIMER", "/name"), Column::time("DUE",
 
 pub fn show(name: &NameArguments) -> Result<(), Failure> {
     let client = Client::new(&name.common.server)?;
-    let shown = client.get(&name.path(&client)?)?;
+    let shown = name.get(&client, "")?;
     let output = name.common.output;
     output.shown(&shown, || tell(output, &shown))
 }

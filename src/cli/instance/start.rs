@@ -1,14 +1,14 @@
 //! `instance start`: starts an instance without an event.
 
-use std::path::Path;
-
 use clap::{Args, ValueEnum};
-use serde_json::{Map, Value};
+use serde_json::Map;
 
 use super::wait::{self, WaitArguments};
 use crate::app::exit::{self, Failure};
 use crate::app::out;
+use crate::cli::account::{AccountArguments, IfItTerminates, Start};
 use crate::cli::client::{Client, ServerArguments, TenantArguments, escaped};
+use crate::cli::given;
 
 #[derive(Debug, Args)]
 pub struct StartArguments {
@@ -22,18 +22,10 @@ pub struct StartArguments {
     #[arg(long, value_name = "JSON|@FILE", default_value = "{}")]
     input: String,
     /// What to do if an instance of this key runs already.
-    #[arg(long, value_enum, default_value_t = OnConflict::Fail)]
+    #[arg(long, value_enum, value_name = "POLICY", default_value_t = OnConflict::Fail)]
     on_conflict: OnConflict,
-    /// Name of the operator, kept in the history; of terminate-existing.
-    #[arg(long, env = "USER", value_name = "NAME", default_value = "")]
-    by: String,
-    /// Reason, kept in the history; required for terminate-existing.
-    #[arg(
-        long,
-        value_name = "TEXT",
-        required_if_eq("on_conflict", "terminate-existing")
-    )]
-    reason: Option<String>,
+    #[command(flatten)]
+    account: AccountArguments<Start, IfItTerminates>,
     #[command(flatten)]
     wait: WaitArguments,
     /// Wait until the instance has ended; needs --wait.
@@ -45,7 +37,7 @@ pub struct StartArguments {
     server: ServerArguments,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, ValueEnum)]
 enum OnConflict {
     /// Refuse the start (exit code 5).
     Fail,
@@ -67,18 +59,13 @@ impl OnConflict {
 
 pub fn start(arguments: &StartArguments) -> Result<(), Failure> {
     let mut body = Map::from_iter([
-        ("input".to_owned(), object("input", &arguments.input)?),
+        ("input".to_owned(), given::object("--input", &arguments.input)?),
         ("on_conflict".to_owned(), arguments.on_conflict.as_str().into()),
+        ("by".to_owned(), arguments.account.by.as_str().into()),
+        ("reason".to_owned(), arguments.account.reason.as_str().into()),
     ]);
     if let Some(key) = &arguments.key {
         body.insert("key".to_owned(), key.as_str().into());
-    }
-    if arguments.on_conflict == OnConflict::TerminateExisting {
-        body.insert("by".to_owned(), arguments.by.as_str().into());
-        body.insert(
-            "reason".to_owned(),
-            arguments.reason.as_deref().unwrap_or_default().into(),
-        );
     }
     let client = Client::new(&arguments.server)?;
     let tenant = client.tenant_path(&arguments.tenant)?;
@@ -111,26 +98,4 @@ pub fn start(arguments: &StartArguments) -> Result<(), Failure> {
         };
     }
     wait::judged(outcome)
-}
-
-/// The JSON object of an option, or of the file that it names.
-pub(super) fn object(option: &str, text: &str) -> Result<Value, Failure> {
-    let read = |path: &str| {
-        std::fs::read_to_string(Path::new(path))
-            .map_err(|error| Failure::new(exit::NO_INPUT, format!("{path}: {error}")))
-    };
-    let text = match text.strip_prefix('@') {
-        Some(path) => read(path)?,
-        None => text.to_owned(),
-    };
-    let value: Value = serde_json::from_str(&text)
-        .map_err(|error| Failure::new(exit::USAGE, format!("--{option} is not JSON: {error}")))?;
-    if value.is_object() {
-        Ok(value)
-    } else {
-        Err(Failure::new(
-            exit::USAGE,
-            format!("--{option} must be a JSON object"),
-        ))
-    }
 }

@@ -1,12 +1,15 @@
-//! `instance pause|resume|kill|try-now|fire-timer|cancel-timer`: what operators do to one instance.
+//! `instance pause|resume|kill|delete|restart|retry|try-now|fire-timer|cancel-timer|migrate|signal`: what operators do to one
+//! instance.
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::{Asks, NameArguments, RequestArguments, StuckArguments, ask, decide, request, start};
+use super::{Asks, NameArguments, RequestArguments, StuckArguments, ask, decide, request};
 use crate::app::exit::Failure;
+use crate::cli::account::{AccountArguments, Audit, History, Required, Signal, UnlessDryRun};
 use crate::cli::client::{Client, escaped};
 use crate::cli::confirm::ConfirmArguments;
+use crate::cli::given;
 use crate::cli::output::Column;
 
 #[derive(Debug, Subcommand)]
@@ -15,15 +18,15 @@ pub enum Verb {
     Pause(OperationArguments),
     /// Resume a paused instance: what waited is applied in order.
     Resume(OperationArguments),
-    /// End an instance at once without compensation; asks for --yes and --reason.
+    /// End an instance at once, without compensation; asks for confirmation.
     #[command(
         after_help = "Example: give up an instance whose money was returned by hand:\n  \
         saga-runner instance kill order o-1 --yes --reason 'refunded by hand, ticket 4711'"
     )]
     Kill(KillArguments),
-    /// Begin an ended instance again from its input alone; asks for --yes.
+    /// Begin an ended instance again from its input alone; asks for confirmation.
     Restart(RestartArguments),
-    /// Delete an ended instance and its history before its retention ends; asks for confirmation and --reason.
+    /// Delete an ended instance and its history before its retention ends; asks for confirmation.
     #[command(
         after_help = "Earlier generations of the key are deleted with it. The key stays used for as long as the instance would have been kept. An instance that runs, undoes something, has a \
         call of unknown outcome, or whose parent has not ended, is not deleted. Needs the role admin.\n\nExample:\n  \
@@ -32,11 +35,11 @@ pub enum Verb {
     Delete(DeleteArguments),
     /// Make the next attempt of a step or compensation that backs off now.
     TryNow(TryNowArguments),
-    /// Fire a timer of an instance now.
+    /// Fire a timer of an instance now, before it is due.
     FireTimer(TimerArguments),
-    /// Cancel a timer of an instance.
+    /// Cancel a timer of an instance: it does not fire.
     CancelTimer(TimerArguments),
-    /// Migrate one instance to another version of its saga, or back; needs --reason.
+    /// Migrate one instance to another version of its saga, or back.
     #[command(
         after_help = "An instance in which something has no place in the version stays as it is: exit code 5, with the reasons.\n\nExamples:\n  \
         saga-runner instance migrate order o-1 --to 3f9a2c --dry-run\n  \
@@ -47,7 +50,7 @@ pub enum Verb {
     Migrate(MigrateArguments),
     /// Send a signal to an instance.
     #[command(after_help = "Examples:\n  \
-        saga-runner instance signal order o-1 approve --data '{\"by\": \"ada\"}' --wait\n  \
+        saga-runner instance signal order o-1 approve --data '{\"by\": \"ada\"}' --reason 'ticket 4711' --wait\n  \
         saga-runner instance signal order o-1 approve --data @approval.json --request-id 7f3a")]
     Signal(SignalArguments),
 }
@@ -55,19 +58,9 @@ pub enum Verb {
 #[derive(Debug, Args)]
 pub struct OperationArguments {
     #[command(flatten)]
-    account: AccountArguments,
+    account: AccountArguments<History>,
     #[command(flatten)]
     request: RequestArguments,
-}
-
-#[derive(Debug, Args)]
-struct AccountArguments {
-    /// Name of the operator, kept in the history.
-    #[arg(long, env = "USER", value_name = "NAME", default_value = "")]
-    by: String,
-    /// Reason, kept in the history.
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    reason: String,
 }
 
 #[derive(Debug, Args)]
@@ -80,19 +73,14 @@ pub struct SignalArguments {
     /// What it carries, as a JSON object, or @FILE to read it from a file.
     #[arg(long, value_name = "JSON|@FILE", default_value = "{}")]
     data: String,
-    /// Who sends it, kept in the history.
-    #[arg(long, env = "USER", value_name = "NAME", default_value = "")]
-    by: String,
+    #[command(flatten)]
+    account: AccountArguments<Signal>,
 }
 
 #[derive(Debug, Args)]
 pub struct KillArguments {
-    /// Name of the operator, kept in the history.
-    #[arg(long, env = "USER", value_name = "NAME", default_value = "")]
-    by: String,
-    /// Reason, kept in the history.
-    #[arg(long, value_name = "TEXT")]
-    reason: String,
+    #[command(flatten)]
+    account: AccountArguments<History, Required>,
     #[command(flatten)]
     confirm: ConfirmArguments,
     #[command(flatten)]
@@ -101,12 +89,8 @@ pub struct KillArguments {
 
 #[derive(Debug, Args)]
 pub struct DeleteArguments {
-    /// Name of the admin, written to the log.
-    #[arg(long, env = "USER", value_name = "NAME", default_value = "")]
-    by: String,
-    /// Reason, written to the log.
-    #[arg(long, value_name = "TEXT")]
-    reason: String,
+    #[command(flatten)]
+    account: AccountArguments<Audit, Required>,
     #[command(flatten)]
     confirm: ConfirmArguments,
     #[command(flatten)]
@@ -116,7 +100,7 @@ pub struct DeleteArguments {
 #[derive(Debug, Args)]
 pub struct RestartArguments {
     #[command(flatten)]
-    account: AccountArguments,
+    account: AccountArguments<History>,
     #[command(flatten)]
     confirm: ConfirmArguments,
     #[command(flatten)]
@@ -161,12 +145,9 @@ pub fn retry(arguments: &RetryArguments) -> Result<(), Failure> {
     let not_done = arguments.not_done.iter();
     let not_done = not_done.map(|step| json!({"step": step, "as": "not_done"}));
     let resolved: Vec<Value> = arguments.done.iter().cloned().chain(not_done).collect();
-    let body = json!({
-        "ended": true,
-        "resolved": resolved,
-        "by": arguments.stuck.by,
-        "reason": arguments.stuck.reason,
-    });
+    let mut body = arguments.stuck.account.body();
+    body["ended"] = json!(true);
+    body["resolved"] = json!(resolved);
     ask(&arguments.stuck.request, "retry", body)
 }
 
@@ -176,14 +157,14 @@ pub struct TryNowArguments {
     #[arg(long, value_name = "STEP")]
     step: Option<String>,
     #[command(flatten)]
-    account: AccountArguments,
+    account: AccountArguments<History>,
     #[command(flatten)]
     request: RequestArguments,
 }
 
 #[derive(Debug, Args)]
 pub struct MigrateArguments {
-    /// The first digits of the hash of the version, at least 6.
+    /// The version: its hash as `definition list` prints it, or at least its first 6 digits.
     #[arg(long, value_name = "HASH", required_unless_present = "undo")]
     to: Option<String>,
     /// Go back to the version that it came from by a migration, as `migrate.undo` of its version says.
@@ -192,12 +173,8 @@ pub struct MigrateArguments {
     /// Change nothing: say what would start at once, or why it cannot be migrated.
     #[arg(long)]
     dry_run: bool,
-    /// Name of the operator, kept in the audit.
-    #[arg(long, env = "USER", value_name = "NAME", default_value = "")]
-    by: String,
-    /// Reason, kept in the audit.
-    #[arg(long, value_name = "TEXT", required_unless_present = "dry_run")]
-    reason: Option<String>,
+    #[command(flatten)]
+    account: AccountArguments<Audit, UnlessDryRun>,
     #[command(flatten)]
     name: NameArguments,
 }
@@ -208,15 +185,9 @@ pub struct TimerArguments {
     #[arg(long, value_name = "NAME")]
     timer: String,
     #[command(flatten)]
-    account: AccountArguments,
+    account: AccountArguments<History>,
     #[command(flatten)]
     request: RequestArguments,
-}
-
-impl AccountArguments {
-    fn body(&self) -> Value {
-        json!({"by": self.by, "reason": self.reason})
-    }
 }
 
 pub fn run(verb: &Verb) -> Result<(), Failure> {
@@ -228,8 +199,7 @@ pub fn run(verb: &Verb) -> Result<(), Failure> {
             let consequence =
                 format!("{key} ends at once: nothing is compensated, and `finally` does not run");
             arguments.confirm.agreed(&consequence, key)?;
-            let body = json!({"by": arguments.by, "reason": arguments.reason});
-            ask(&arguments.request, "kill", body)
+            ask(&arguments.request, "kill", arguments.account.body())
         }
         Verb::Delete(arguments) => delete(arguments),
         Verb::Restart(arguments) => {
@@ -247,13 +217,11 @@ pub fn run(verb: &Verb) -> Result<(), Failure> {
         Verb::CancelTimer(arguments) => of_timer(arguments, "cancel"),
         Verb::Migrate(arguments) => migrate(arguments),
         Verb::Signal(arguments) => {
-            let data = start::object("data", &arguments.data)?;
+            let data = given::object("--data", &arguments.data)?;
             let path = format!("signals/{}", escaped(&arguments.signal));
-            ask(
-                &arguments.request,
-                &path,
-                json!({"data": data, "by": arguments.by}),
-            )
+            let mut body = arguments.account.body();
+            body["data"] = data;
+            ask(&arguments.request, &path, body)
         }
     }
 }
@@ -262,8 +230,7 @@ fn delete(arguments: &DeleteArguments) -> Result<(), Failure> {
     let key = &arguments.request.name.key;
     let consequence = format!("{key} is deleted with its history");
     arguments.confirm.agreed(&consequence, key)?;
-    let body = json!({"by": arguments.by, "reason": arguments.reason});
-    request(&arguments.request, Asks::Delete, body)
+    request(&arguments.request, Asks::Delete, arguments.account.body())
 }
 
 const MIGRATED: &[Column] = &[
@@ -279,13 +246,10 @@ fn migrate(arguments: &MigrateArguments) -> Result<(), Failure> {
     let name = &arguments.name;
     let client = Client::new(&name.common.server)?;
     let path = format!("{}/migrate", name.path(&client)?);
-    let body = json!({
-        "to": arguments.to,
-        "undo": arguments.undo,
-        "dry_run": arguments.dry_run,
-        "by": arguments.by,
-        "reason": arguments.reason.as_deref().unwrap_or_default(),
-    });
+    let mut body = arguments.account.body();
+    body["to"] = json!(arguments.to);
+    body["undo"] = json!(arguments.undo);
+    body["dry_run"] = json!(arguments.dry_run);
     let answer = client.post_json(&path, &body)?;
     name.common.output.object(MIGRATED, &answer)
 }

@@ -21,7 +21,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(500);
 /// Of every request to an instance.
 #[derive(Debug, Args)]
 pub struct WaitArguments {
-    /// Wait for the outcome, at most this long; without a value 30s. Exit code 6: it is still pending then.
+    /// Wait for the outcome, at most this long, e.g. 5s, 2m; without a value 30s. Exit code 6: it is still pending then.
     #[arg(long, value_name = "DURATION", num_args = 0..=1, default_missing_value = "30s", value_parser = duration)]
     wait: Option<Duration>,
     /// Id of this request: a repetition with the same id and the same body changes nothing and gets the same answer.
@@ -95,7 +95,7 @@ pub struct InstanceWaitArguments {
     /// What to wait for: end, phase=PHASE, step=STEP (done), or step=STEP:STATUS.
     #[arg(long = "for", value_name = "WHAT", default_value = "end")]
     awaited: String,
-    /// How long to wait.
+    /// How long to wait, e.g. 30s, 5m.
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration)]
     timeout: Duration,
     #[command(flatten)]
@@ -140,7 +140,10 @@ pub fn wait(arguments: &InstanceWaitArguments) -> Result<(), Failure> {
                 out::note(format_args!("{failure}; asking again"));
                 std::thread::sleep(ASK_AGAIN.min(left));
             }
-            Err(failure) => return Err(failure),
+            Err(failure) => {
+                arguments.name.explain(&client, &failure);
+                return Err(failure);
+            }
         }
         if until <= clock.monotonic() {
             if seen.is_null() {

@@ -9,7 +9,6 @@ use saga_runner::kernel::recorded::Recorded;
 use saga_runner::kernel::subject;
 use saga_runner::offline::history;
 use saga_runner::ports::broker::StoredMessage;
-use saga_runner::ports::control::rfc3339;
 use serde_json::{Value, json};
 
 use super::{PAGE, found};
@@ -134,7 +133,7 @@ fn of(simulation: &Simulation, deleted: &Deleted, entries: &[Entry]) -> Vec<Stri
         record.generation,
         record.version,
         record.start_event,
-        rfc3339(record.started)
+        record.started.rfc3339()
     ]);
     let mut of_life = entries.iter().filter(|entry| {
         let instance = &entry.body["instance"];

@@ -92,7 +92,7 @@ impl BlockedView {
             .chain(questions.iter().map(|since| since.unwrap_or(record.updated)))
             .min()?;
         Some(Self {
-            since: since.to_string(),
+            since: since.rfc3339(),
             dead_letter: kept.behind.map(|(letter, _)| letter),
             definition: kept.unversioned.map(|_| record.definition.to_string()),
             inputs: kept.inputs,
@@ -101,7 +101,7 @@ impl BlockedView {
             paused: paused.map(|paused| PausedView {
                 by: paused.by.clone(),
                 reason: paused.reason.clone(),
-                since: paused.since.to_string(),
+                since: paused.since.rfc3339(),
             }),
         })
     }

@@ -238,7 +238,7 @@ impl Standing<'_> {
             if let Some(timer) = self.record.timers.get(name) {
                 let node = &mut self.nodes[*at];
                 node.state = Some(SET);
-                node.due = Some(timer.due.to_string());
+                node.due = Some(timer.due.rfc3339());
             }
         }
     }

@@ -226,8 +226,8 @@ impl InstanceView {
             definition: record.definition.to_string(),
             phase: record.phase.as_str(),
             version: record.version,
-            started: record.started.to_string(),
-            updated: record.updated.to_string(),
+            started: record.started.rfc3339(),
+            updated: record.updated.rfc3339(),
             ended: None,
             start_event: started_by(&record.start_event).to_owned(),
             machine: record.machine.map(|machine| state_name(machine.state)),
@@ -275,7 +275,7 @@ impl InstanceView {
     pub fn ended(id: &InstanceId, summary: &Summary, definition: Option<&Definition>) -> Self {
         let ended: TimeMs = summary.ended;
         Self {
-            ended: Some(ended.to_string()),
+            ended: Some(ended.rfc3339()),
             ..Self::new(id, &summary.record, definition)
         }
     }
@@ -331,7 +331,7 @@ impl BufferedView {
     fn new(entry: &Buffered) -> Self {
         Self {
             name: entry.name.clone(),
-            time: entry.time.to_string(),
+            time: entry.time.rfc3339(),
         }
     }
 }
@@ -376,7 +376,7 @@ impl TimerView {
     fn of(timer: &TimerRow) -> Self {
         Self {
             name: timer.name.clone(),
-            due: timer.due.to_string(),
+            due: timer.due.rfc3339(),
             at: timer.due,
         }
     }
@@ -388,7 +388,7 @@ impl FailureView {
             code: failure.code.clone(),
             message: failure.message.clone(),
             step: failure.step.clone(),
-            time: failure.time.to_string(),
+            time: failure.time.rfc3339(),
         }
     }
 }
@@ -446,8 +446,8 @@ mod tests {
         let view = serde_json::to_value(InstanceView::new(&id(), &record(), None)).expect("encodes");
         assert_eq!(view["steps"][0]["name"], "#0");
         assert_eq!(view["machine"], "#3");
-        assert_eq!(view["started"], "2026-01-01T10:00:00Z");
-        assert_eq!(view["updated"], "2026-01-01T10:00:00.25Z");
+        assert_eq!(view["started"], "2026-01-01T10:00:00.000Z");
+        assert_eq!(view["updated"], "2026-01-01T10:00:00.250Z");
         assert_eq!(view["phase"], "running");
         assert!(view.get("tenant").is_none() && view.get("ended").is_none());
     }
@@ -465,6 +465,6 @@ mod tests {
             ended: TimeMs(1_767_261_601_000),
         };
         let view = InstanceView::ended(&id(), &summary, None);
-        assert_eq!(view.ended.as_deref(), Some("2026-01-01T10:00:01Z"));
+        assert_eq!(view.ended.as_deref(), Some("2026-01-01T10:00:01.000Z"));
     }
 }

@@ -174,7 +174,7 @@ impl From<EffectProgress> for CallsView {
                 class: error.class,
                 message: error.message,
             }),
-            next: (next_ms > 0).then(|| TimeMs(next_ms).to_string()),
+            next: (next_ms > 0).then(|| TimeMs(next_ms).rfc3339()),
             worker: progress.worker,
             held_by,
             upstream,
@@ -274,7 +274,7 @@ impl Looked<'_> {
     /// When the first of the timers of these names is due.
     fn due(&self, names: &[String]) -> Option<String> {
         let set = names.iter().filter_map(|name| self.record.timers.get(name));
-        set.map(|timer| timer.due).min().map(|due| due.to_string())
+        set.map(|timer| timer.due).min().map(TimeMs::rfc3339)
     }
 
     fn of_step(&self, index: u16, item: Option<u32>, state: &StepState) -> Option<AwaitedView> {
@@ -312,7 +312,7 @@ impl Looked<'_> {
                 if let Some(question) = &state.question {
                     view.command_id = Some(question.command.to_string());
                     view.idempotency_key = Some(question.idempotency_key.clone());
-                    view.since = Some(question.since.to_string());
+                    view.since = Some(question.since.rfc3339());
                 }
             }
             StepStatus::Pending
@@ -347,7 +347,7 @@ impl Looked<'_> {
                 if let Some(question) = &entry.question {
                     view.command_id = Some(question.command.to_string());
                     view.idempotency_key = Some(question.idempotency_key.clone());
-                    view.since = Some(question.since.to_string());
+                    view.since = Some(question.since.rfc3339());
                 }
             }
             LedgerStatus::Held | LedgerStatus::Undone | LedgerStatus::Due | LedgerStatus::Kept => {
@@ -372,8 +372,8 @@ impl Looked<'_> {
             return view;
         };
         view.idempotency_key = Some(item.idempotency_key.clone());
-        view.since = Some(item.created.to_string());
-        view.deadline = Some(item.ends().to_string());
+        view.since = Some(item.created.rfc3339());
+        view.deadline = Some(item.ends().rfc3339());
         match &item.kind {
             WorkKind::Effect { effect, .. } => view.effect = Some(effect.to_string()),
             WorkKind::Command {

@@ -44,7 +44,7 @@ pub(super) fn stuck(record: &Record, step_name: &impl Fn(usize) -> String) -> Ve
         command_id: question.map(|question| question.command.to_string()),
         idempotency_key: question.map(|question| question.idempotency_key.clone()),
         message: question.map(|question| question.message.clone()),
-        since: question.map(|question| question.since.to_string()),
+        since: question.map(|question| question.since.rfc3339()),
     };
     let of_steps = record
         .step_states()

@@ -87,52 +87,78 @@ pub enum BrokenArchive {
     Contract(#[from] BrokenContract),
 }
 
-/// Takes an archive apart; what is not one in the longer form is the file itself.
+/// A text taken apart into the file of the saga and, by name, what its hash covers besides.
+#[derive(Debug, Default, PartialEq)]
+pub struct Parts<'t> {
+    pub source: Cow<'t, str>,
+    /// What the saga pins of its effects, as [`EffectContract::archived`] writes it.
+    pub effects: Vec<(Cow<'t, str>, Json<'t>)>,
+    /// The texts of schemas by their paths.
+    pub schemas: Vec<(Cow<'t, str>, Json<'t>)>,
+    /// The program in base64 by its path.
+    pub program: Vec<(Cow<'t, str>, Json<'t>)>,
+}
+
+impl<'t> Parts<'t> {
+    /// Takes a text apart; what is not in the longer form is the file itself.
+    ///
+    /// # Errors
+    /// [`BrokenArchive`] where the longer form is no JSON, or has no file.
+    pub fn of(text: &'t str) -> Result<Self, BrokenArchive> {
+        if !text.starts_with(MARK) {
+            return Ok(Self {
+                source: Cow::Borrowed(text),
+                ..Self::default()
+            });
+        }
+        let Json::Map(form) = Json::parse(text.as_bytes(), DEPTH_MAX)? else {
+            return Err(BrokenArchive::NoSource);
+        };
+        let (mut parts, mut source) = (Self::default(), None);
+        for (key, value) in form {
+            match (&*key, value) {
+                ("source", Json::Str(text)) => source = Some(text),
+                ("effects", Json::Map(entries)) => parts.effects = entries,
+                ("schemas", Json::Map(entries)) => parts.schemas = entries,
+                ("program", Json::Map(entries)) => parts.program = entries,
+                _ => {}
+            }
+        }
+        parts.source = source.ok_or(BrokenArchive::NoSource)?;
+        Ok(parts)
+    }
+}
+
+/// Takes an archive apart, and reads each part.
 ///
 /// # Errors
 /// [`BrokenArchive`] where the longer form is damaged.
 pub fn opened(text: &str) -> Result<Archive, BrokenArchive> {
-    if !text.starts_with(MARK) {
-        return Ok(Archive {
-            source: text.to_owned(),
-            ..Archive::default()
-        });
-    }
-    let json = Json::parse(text.as_bytes(), DEPTH_MAX)?;
-    let Some(Json::Str(source)) = json.get("source") else {
-        return Err(BrokenArchive::NoSource);
-    };
+    let parts = Parts::of(text)?;
     let mut archive = Archive {
-        source: source.clone().into_owned(),
+        source: parts.source.into_owned(),
         ..Archive::default()
     };
-    if let Some(Json::Map(schemas)) = json.get("schemas") {
-        for (path, text) in schemas {
-            if let Json::Str(text) = text {
-                let text = Ok(Arc::from(text.as_ref()));
-                archive.schemas.0.insert(path.clone().into_owned(), text);
-            }
+    for (path, text) in parts.schemas {
+        if let Json::Str(text) = text {
+            archive.schemas.0.insert(path.into_owned(), Ok(Arc::from(&*text)));
         }
     }
-    if let Some(Json::Map(programs)) = json.get("program") {
-        for (path, module) in programs {
-            let Json::Str(module) = module else { continue };
-            let module = BASE64.decode(module.as_bytes());
-            let module = module.map_err(|error| BrokenArchive::Program {
-                path: path.clone().into_owned(),
-                error,
-            })?;
-            archive
-                .programs
-                .0
-                .insert(path.clone().into_owned(), Ok(Arc::from(module)));
-        }
+    for (path, module) in parts.program {
+        let Json::Str(module) = module else { continue };
+        let module = BASE64.decode(module.as_bytes());
+        let module = module.map_err(|error| BrokenArchive::Program {
+            path: path.to_string(),
+            error,
+        })?;
+        archive
+            .programs
+            .0
+            .insert(path.into_owned(), Ok(Arc::from(module)));
     }
-    if let Some(Json::Map(effects)) = json.get("effects") {
-        for (name, contract) in effects {
-            let name = EffectName::parse(name)?;
-            archive.effects.insert(name, EffectContract::read(contract)?);
-        }
+    for (name, contract) in parts.effects {
+        let contract = EffectContract::read(&contract)?;
+        archive.effects.insert(EffectName::parse(&name)?, contract);
     }
     Ok(archive)
 }

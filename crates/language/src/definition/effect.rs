@@ -97,6 +97,19 @@ impl EffectDefinition {
         self.named(Root::Upstreams)
     }
 
+    /// The name in `upstreams` of the manifest by which its calls are addressed; `None` where the address stands in its file, or there
+    /// is none.
+    #[must_use]
+    pub fn upstream(&self) -> Option<&str> {
+        match &self.provider {
+            Provider::Http(call) => upstream_of(&call.url),
+            Provider::Grpc(call) => upstream_of(&call.url),
+            Provider::Smtp(mail) => upstream_of(&mail.server),
+            Provider::Sql(call) => upstream_of(&call.database),
+            Provider::Nats(_) | Provider::Transform | Provider::External | Provider::Custom(_) => None,
+        }
+    }
+
     /// The secrets that the manifest must give: `x` of `secrets.x`.
     #[must_use]
     pub fn secrets(&self) -> BTreeSet<String> {

@@ -5,7 +5,7 @@
 
 mod actions;
 mod aliases;
-mod archive;
+pub mod archive;
 mod awaited;
 mod binary_files;
 mod canonical;

@@ -147,7 +147,7 @@ pub fn publication(stream: &str, to: &Addressee<'_>, answer: Answer, calls: u32,
         effect_name: to.effect.clone(),
         result_type,
         payload,
-        timestamp: rfc3339(now),
+        timestamp: now.rfc3339(),
         metadata: ResultMetadata {
             saga: meta.map(|meta| meta.saga.clone()),
             key: meta.map(|meta| meta.key.clone()),
@@ -341,10 +341,4 @@ pub async fn completes(broker: &dyn Broker, late: &Publication) -> bool {
 fn bounded(message: &str) -> String {
     let end = message.floor_char_boundary(MESSAGE_BYTES_MAX);
     message[..end].to_owned()
-}
-
-fn rfc3339(time: TimeMs) -> String {
-    jiff::Timestamp::from_millisecond(time.0)
-        .unwrap_or(jiff::Timestamp::UNIX_EPOCH)
-        .to_string()
 }

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::breakers::Breakers;
+use super::breakers::{Breakers, Names};
 use super::cancellations::{self, Cancellations};
 use super::consumers::Consumer;
 use super::executor::{Executor, Series};
@@ -111,6 +111,7 @@ impl Worker {
         let hosts = Arc::new(hosts(&spec.effects, &providers));
         let breakers = Breakers::new(
             policies(&spec.effects, &upstreams)?,
+            names(&spec.effects, &upstreams),
             Arc::clone(&spec.clock),
             Arc::clone(&spec.metrics),
         );
@@ -301,6 +302,18 @@ fn follow(
         async move { cancellations::follow(cancellations, &source, stopping).await }
     }));
     tasks
+}
+
+/// The upstreams that the effects call by each name of the manifest.
+fn names(effects: &[Arc<EffectDefinition>], upstreams: &[Option<Arc<str>>]) -> Names {
+    let mut names = Names::new();
+    for (definition, upstream) in effects.iter().zip(upstreams) {
+        if let (Some(name), Some(upstream)) = (definition.upstream(), upstream) {
+            let called = names.entry(name.to_owned()).or_default();
+            called.insert(upstream.to_string());
+        }
+    }
+    names
 }
 
 /// The policy of each upstream: what one of its effects says, or the default.

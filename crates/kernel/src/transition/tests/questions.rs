@@ -119,10 +119,7 @@ fn a_step_of_unknown_outcome_is_stuck_and_its_view_says_so() {
         ("charge", StuckIn::Step)
     );
     assert_eq!(view.stuck[0].message.as_deref(), Some("deadline"));
-    assert_eq!(
-        view.stuck[0].since.as_deref(),
-        Some(world.now.to_string().as_str())
-    );
+    assert_eq!(view.stuck[0].since.as_deref(), Some(world.now.rfc3339().as_str()));
     assert_eq!(
         view.stuck[0].command_id.as_deref(),
         Some(command(&world).to_string().as_str())

@@ -243,6 +243,6 @@ fn an_ended_instance_says_so() {
     let told = asked(&InstanceView::ended(&id("o-1"), &summary, None), &[]);
     assert_eq!(
         (told.cause, told.why.as_str()),
-        (Cause::Ended, "it is over: running at 2026-01-01T10:00:00Z")
+        (Cause::Ended, "it is over: running at 2026-01-01T10:00:00.000Z")
     );
 }

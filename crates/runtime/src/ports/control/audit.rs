@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use super::{ControlError, Page, PageRequest, time_of};
+use super::{ControlError, Page, PageRequest};
 use crate::kernel::ids::TimeMs;
 
 /// How a request for a change has ended for whoever made it.
@@ -139,7 +139,7 @@ impl AuditFilter {
             let rest = record.action.strip_prefix(wanted.as_str());
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };
-        let time = || time_of(&record.time).map_or(i64::MIN, |TimeMs(time)| time);
+        let time = || TimeMs::read(&record.time).map_or(i64::MIN, |TimeMs(time)| time);
         is(&self.tenant, record.tenant.as_ref())
             && is(&self.principal, record.principal.as_ref().or(record.by.as_ref()))
             && self.action.as_ref().is_none_or(acts)
@@ -208,11 +208,7 @@ mod tests {
     #[test]
     fn a_filter_wants_what_agrees_with_all_of_it() {
         let text = |text: &str| Some(text.to_owned());
-        let at = |text: &str| {
-            Some(TimeMs(
-                text.parse::<jiff::Timestamp>().expect("a time").as_millisecond(),
-            ))
-        };
+        let at = |text: &str| Some(TimeMs::read(text).expect("a time"));
         let any = AuditFilter::default;
         for (filter, wanted) in [
             (any(), true),

@@ -54,8 +54,6 @@ pub use versions::{
 
 use serde::Serialize;
 
-use crate::kernel::ids::TimeMs;
-
 /// What is answered from the state of partitions.
 pub trait PartitionControl: Instances + DeadLetters + Versions + Schedules + Aliases + PendingWork {}
 
@@ -136,17 +134,4 @@ pub struct Page<T> {
     /// How many were looked at, where not all of them are wanted: a page may be short, or empty, although the list goes on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub looked_at: Option<usize>,
-}
-
-/// RFC 3339 for people.
-#[must_use]
-pub fn rfc3339(time: TimeMs) -> String {
-    jiff::Timestamp::from_millisecond(time.0).map_or_else(|_| time.0.to_string(), |stamp| stamp.to_string())
-}
-
-/// The time that a text in RFC 3339 names.
-#[must_use]
-pub fn time_of(text: &str) -> Option<TimeMs> {
-    let time = text.parse::<jiff::Timestamp>().ok()?;
-    Some(TimeMs(time.as_millisecond()))
 }

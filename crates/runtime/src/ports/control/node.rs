@@ -62,7 +62,7 @@ pub trait NodeControl: Send + Sync + 'static {
     fn breakers(&self) -> Vec<BreakerView>;
 
     /// Holds calls of an upstream back, lets them through, or leaves it to the breaker again; for one tenant, or
-    /// for all.
+    /// for all. The upstream is given as the list has it, or by one of its names.
     fn force_breaker(
         &self,
         upstream: &str,
@@ -115,8 +115,11 @@ pub enum Forced {
 /// A breaker of one process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BreakerView {
-    /// `host:port`, or `effect:<name>`.
+    /// `host:port`, `effect:<name>`, or `gateway:<aggregate type>`.
     pub upstream: String,
+    /// Its names in `upstreams` of the manifest, by which instances are listed and counted.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub names: Vec<String>,
     /// Absent where all tenants without an entry of their own are meant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<TenantId>,
