@@ -13,9 +13,9 @@ use crate::kernel::envelope::{Principal, Role};
 /// A body that says nothing else. Where the API authenticates, `by` names nobody.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct Account {
-    by: String,
-    reason: String,
+pub struct Account {
+    pub by: String,
+    pub reason: String,
 }
 
 /// Refuses the body of a request to an endpoint that reads nothing but an account, if it is anything else. None at all is one.

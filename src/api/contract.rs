@@ -26,6 +26,8 @@ pub enum Sent {
 pub struct Contract {
     /// Schema of the body that is read.
     pub reads: Option<&'static str>,
+    /// Nothing is done without a body.
+    pub needs_body: bool,
     /// By status what is sent when it is done, and by the probes when it is not. A status may have several forms.
     pub sends: Vec<(u16, Sent)>,
     /// Statuses of problems that only this endpoint has.
@@ -36,6 +38,7 @@ impl Contract {
     fn of(status: u16, sent: Sent) -> Self {
         Self {
             reads: None,
+            needs_body: false,
             sends: vec![(status, sent)],
             refuses: Vec::new(),
         }
@@ -44,6 +47,14 @@ impl Contract {
     fn reads(mut self, schema: &'static str) -> Self {
         self.reads = Some(schema);
         self
+    }
+
+    /// Reads a body that must be there.
+    fn needs(self, schema: &'static str) -> Self {
+        Self {
+            needs_body: true,
+            ..self.reads(schema)
+        }
     }
 
     /// The same body under another status.
@@ -119,6 +130,11 @@ fn request(reads: &'static str) -> Contract {
     json("Requested").also(202).reads(reads)
 }
 
+/// The same of one that says what is decided, or why.
+fn order(needs: &'static str) -> Contract {
+    json("Requested").also(202).needs(needs)
+}
+
 fn process() -> Vec<Row> {
     let metrics = |format: MetricsFormat| Sent::Text(format.content_type());
     let page = Sent::Text("text/markdown; charset=utf-8");
@@ -147,14 +163,14 @@ fn process() -> Vec<Row> {
         ("GET /admin/rates", json("Rates")),
         (
             "POST /admin/breakers/{upstream}",
-            nothing().reads("BreakerForce").refuses(&[409]),
+            nothing().needs("BreakerForce").refuses(&[409]),
         ),
     ]
 }
 
 fn shards() -> Vec<Row> {
-    let accept = || json("AcceptReport").reads("Accept").refuses(&[409]);
-    let held = || json("HeldReport").reads("Held").refuses(&[409]);
+    let accept = || json("AcceptReport").needs("Accept").refuses(&[409]);
+    let held = || json("HeldReport").needs("Held").refuses(&[409]);
     vec![
         ("GET /admin/shards", json("Shards")),
         (
@@ -184,7 +200,7 @@ fn shards() -> Vec<Row> {
 
 fn cluster() -> Vec<Row> {
     // Nobody waits for the outcome of a callback.
-    let callback = Contract::of(202, Sent::Json("Requested")).reads("Callback");
+    let callback = Contract::of(202, Sent::Json("Requested")).needs("Callback");
     vec![
         ("GET /v1/definitions", json("Definitions")),
         ("GET /v1/definitions/{hash}", json("DefinitionDetail")),
@@ -230,16 +246,22 @@ fn verbs() -> Vec<Row> {
             request("Signal"),
         ),
         ("POST /sagas/{saga}/instances/{key}/retry", request("Decision")),
-        ("POST /sagas/{saga}/instances/{key}/skip", request("Decision")),
+        ("POST /sagas/{saga}/instances/{key}/skip", order("Skip")),
         ("POST /sagas/{saga}/instances/{key}/resolve", request("Decision")),
         ("POST /sagas/{saga}/instances/{key}/pause", request("Operation")),
         ("POST /sagas/{saga}/instances/{key}/resume", request("Operation")),
-        ("POST /sagas/{saga}/instances/{key}/kill", request("Operation")),
+        (
+            "POST /sagas/{saga}/instances/{key}/kill",
+            order("OperationWithReason"),
+        ),
         ("POST /sagas/{saga}/instances/{key}/restart", request("Operation")),
-        ("DELETE /sagas/{saga}/instances/{key}", request("Operation")),
+        (
+            "DELETE /sagas/{saga}/instances/{key}",
+            order("OperationWithReason"),
+        ),
         (
             "POST /sagas/{saga}/instances/{key}/migrate",
-            json("InstanceMigration").reads("MigrateInstance").refuses(&[409]),
+            json("InstanceMigration").needs("MigrateInstance").refuses(&[409]),
         ),
         ("POST /sagas/{saga}/instances/{key}/try-now", request("TryNow")),
         (
@@ -256,7 +278,7 @@ fn verbs() -> Vec<Row> {
 fn tenants() -> Vec<Row> {
     let nothing = || Contract::of(204, Sent::Nothing);
     let job = || json("Job").reads("JobCommand").refuses(&[409]);
-    let mut start = json("JobPlan").reads("JobStart").refuses(&[409]);
+    let mut start = json("JobPlan").needs("JobStart").refuses(&[409]);
     start.sends.push((202, Sent::Json("Job")));
     vec![
         ("GET /jobs", json("Jobs")),
@@ -267,7 +289,7 @@ fn tenants() -> Vec<Row> {
         ("POST /jobs/{id}/stop", job()),
         (
             "POST /events",
-            Contract::of(202, Sent::Json("Published")).reads("Event"),
+            Contract::of(202, Sent::Json("Published")).needs("Event"),
         ),
         ("GET /audit", json("AuditRecords")),
         ("GET /sagas/{saga}/aliases/{name}/{value}", json("AliasOwners")),

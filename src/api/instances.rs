@@ -433,6 +433,9 @@ pub(super) fn control_request<T: Default + DeserializeOwned>(body: &Bytes) -> Re
 pub(super) fn body_of<T: DeserializeOwned>(body: &Bytes) -> Result<T, Problem> {
     // A repeated key would be read as whichever comes last, and what is nested too deep would be a dead letter.
     let invalid = |message: String| Problem::invalid(format!("invalid body: {message}"));
+    if body.is_empty() {
+        return Err(invalid("it is empty".to_owned()));
+    }
     let parsed = json::Json::parse(body, Limits::default().json_depth);
     let parsed = parsed.map_err(|error| invalid(error.to_string()))?;
     // A list would be read as the members in their order.

@@ -67,9 +67,11 @@ fn operation(endpoint: &Endpoint) -> Value {
     if let Access::Needs(_) = endpoint.access {
         operation["security"] = json!([{"token": []}]);
     }
-    if let Some(schema) = contract.and_then(|contract| contract.reads) {
+    if let Some(contract) = contract
+        && let Some(schema) = contract.reads
+    {
         operation["requestBody"] = json!({
-            "required": false,
+            "required": contract.needs_body,
             "content": {"application/json": {"schema": reference(schema)}},
         });
     }

@@ -1,22 +1,27 @@
 //! What can be done to an instance as it is now.
 //!
 //! Each request that may come into question is tried on the instance by the code that answers it when somebody sends it; nothing of a
-//! trial is kept. So the list cannot say something else than the answer.
+//! trial is kept. So the list cannot say something else than the answer. A result that an effect declares only the operator knows: it
+//! is tried with a `placeholder`.
+
+mod placeholder;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use serde_json::Value;
 
 use super::answers::{self, missing, not_loaded};
 use super::node::Node;
 use super::rehearsal::{Rehearsal, misfit};
 use super::{decisions, restart};
 use crate::kernel::definition::{Definition, DefinitionSet};
+use crate::kernel::envelope::{FoundAs, Principal, Stuck};
 use crate::kernel::ids::{InstanceId, TimeMs, shard_of};
 use crate::kernel::input::{
-    CancelMode, Control, DomainEvent, Found, Input, InputBody, Operation, OperationVerb, Origin,
-    StuckDecision, Verdict,
+    CancelMode, Control, DomainEvent, Input, InputBody, Operation, OperationVerb, Origin, StuckDecision,
+    Verdict,
 };
 use crate::kernel::limits::Limits;
 use crate::kernel::record::Record;
@@ -147,7 +152,7 @@ impl Trial<'_> {
             (kill, operate(OperationVerb::Kill)),
             (
                 action("retry"),
-                Control::DecideStuck(decision(Verdict::Retry, None, None)),
+                Control::DecideStuck(decision(Verdict::Retry, None)),
             ),
             (action("try-now"), operate(OperationVerb::TryNow { step: None })),
             (again, operate(OperationVerb::Rerun { found })),
@@ -176,7 +181,7 @@ impl Trial<'_> {
                 ("skip", Verdict::Skip),
             ] {
                 let at = (stuck.step.clone(), stuck.item);
-                actions.possible.extend(self.decision(action, verdict, at));
+                actions.possible.extend(self.decision(action, verdict, &at));
             }
         }
     }
@@ -205,7 +210,7 @@ impl Trial<'_> {
                     ..Action::default()
                 });
             }
-            let skip = self.decision("skip", Verdict::Skip, (name, item));
+            let skip = self.decision("skip", Verdict::Skip, &(name, item));
             // What is stuck was tried before.
             let known = |skip: &Action| actions.possible.contains(skip);
             let skip = skip.filter(|skip| !known(skip));
@@ -307,50 +312,57 @@ impl Trial<'_> {
     }
 
     /// A decision about a step, with what it may state as the outcome, if there is one that would be applied.
-    fn decision(
-        &self,
-        action: &'static str,
-        verdict: Verdict,
-        (step, item): (String, Option<u32>),
-    ) -> Option<Action> {
-        let is_good = |found| {
-            let decision = decision(verdict, Some((step.clone(), item)), found);
-            self.decides(decision)
-        };
-        let mut outcomes = Vec::new();
-        if !is_good(None) {
-            let result = "{}".to_owned();
-            for found in [Found::Done { result }, Found::NotDone] {
-                let outcome = found.as_str();
-                if verdict != Verdict::Retry && is_good(Some(found)) {
-                    outcomes.push(outcome);
-                }
-            }
-            if outcomes.is_empty() {
-                return None;
-            }
-        }
-        Some(Action {
+    fn decision(&self, action: &'static str, verdict: Verdict, at: &(String, Option<u32>)) -> Option<Action> {
+        let mut found = Action {
             action,
-            step: Some(step),
-            item,
-            outcomes,
+            step: Some(at.0.clone()),
+            item: at.1,
             needs_reason: verdict == Verdict::Skip,
             ..Action::default()
-        })
+        };
+        if self.decides(decision(verdict, Some(at.clone()))) {
+            return Some(found);
+        }
+        if verdict == Verdict::Retry {
+            return None;
+        }
+        let said = |outcome, result| stated(verdict, at, outcome, result);
+        let is_good = |decision: Option<StuckDecision>| decision.is_some_and(|one| self.decides(one));
+        if is_good(said(FoundAs::Done, None)) {
+            found.outcomes.push("done");
+        } else {
+            let result = placeholder::of_step(self.definition, &at.0);
+            let decision = said(FoundAs::Done, Some(result.clone()));
+            if decision.is_some_and(|one| self.decides_but_for_the_result(one)) {
+                found.outcomes.push("done");
+                found.result = Some(result);
+            }
+        }
+        if is_good(said(FoundAs::NotDone, None)) {
+            found.outcomes.push("not_done");
+        }
+        (!found.outcomes.is_empty()).then_some(found)
     }
 
     fn decides(&self, decision: StuckDecision) -> bool {
-        let fits = decision.verdict == Verdict::Retry
-            || decisions::unfit(
-                self.id,
-                self.found.record(),
-                self.definition,
-                &decision,
-                self.limits,
-            )
-            .is_ok();
-        fits && self.refusal(Control::DecideStuck(decision)).is_none()
+        self.fits(&decision).is_ok() && self.refusal(Control::DecideStuck(decision)).is_none()
+    }
+
+    /// The same, where a result that is not as its effect declares it may be made good by whoever sends another.
+    fn decides_but_for_the_result(&self, decision: StuckDecision) -> bool {
+        match self.fits(&decision) {
+            Ok(()) => self.refusal(Control::DecideStuck(decision)).is_none(),
+            Err(ControlError::Invalid(_)) => true,
+            Err(_) => false,
+        }
+    }
+
+    fn fits(&self, decision: &StuckDecision) -> Result<(), ControlError> {
+        if decision.verdict == Verdict::Retry {
+            return Ok(());
+        }
+        let record = self.found.record();
+        decisions::unfit(self.id, record, self.definition, decision, self.limits)
     }
 
     fn refusal(&self, control: Control) -> Option<String> {
@@ -375,8 +387,8 @@ impl Trial<'_> {
     }
 }
 
-/// A decision about a step or, without one, about all that is stuck.
-fn decision(verdict: Verdict, at: Option<(String, Option<u32>)>, found: Option<Found>) -> StuckDecision {
+/// A decision about a step or, without one, about all that is stuck, which says nothing of an outcome.
+fn decision(verdict: Verdict, at: Option<(String, Option<u32>)>) -> StuckDecision {
     let (step, item) = at.map_or((None, None), |(step, item)| (Some(step), item));
     StuckDecision {
         verdict,
@@ -384,9 +396,30 @@ fn decision(verdict: Verdict, at: Option<(String, Option<u32>)>, found: Option<F
         item,
         by: String::new(),
         reason: String::new(),
-        found,
+        found: None,
         result: None,
     }
+}
+
+/// A decision about a step that states an outcome, as a request says it.
+fn stated(
+    verdict: Verdict,
+    (step, item): &(String, Option<u32>),
+    found: FoundAs,
+    result: Option<Value>,
+) -> Option<StuckDecision> {
+    let stuck = Stuck {
+        step: Some(step.clone()),
+        item: *item,
+        found: Some(found),
+        result,
+    };
+    let principal = Principal {
+        // A skip needs one.
+        reason: "a trial".to_owned(),
+        ..Principal::nobody()
+    };
+    stuck.decide(verdict, principal).ok()
 }
 
 const fn operate(verb: OperationVerb) -> Control {

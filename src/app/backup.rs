@@ -33,7 +33,7 @@ use crate::shard::ShardState;
 use crate::storage::backup::{BackupError, BackupReader};
 use crate::storage::read::Progress;
 use crate::storage::rows::ROW_FORMAT;
-use crate::storage::{HeldRow, OpenOptions, Ownership, StorageError, Store};
+use crate::storage::{Decided, HeldRow, OpenOptions, Ownership, StorageError, Store};
 use crate::tasks::Task;
 
 /// Bytes that are sent at a time, and how many such chunks wait for a client.
@@ -347,8 +347,11 @@ impl Restoring {
             read: None,
             released: None,
         };
-        let fresh = false;
-        store.write(|batch| adopt(batch, &held, fresh, header.log_sequence, reason))?;
+        let restored = Decided::Restored {
+            taken: header.taken.clone(),
+            epoch: header.epoch,
+        };
+        store.write(|batch| adopt(batch, &held, restored, header.log_sequence, reason))?;
         store.put_ownership(&Ownership {
             owner: SystemRandomness.draw().to_be_bytes(),
             epoch: header.epoch,

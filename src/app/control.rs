@@ -258,7 +258,7 @@ impl Node {
         match self.read_as_intake(SourceStream::AggregateEvents, publication)? {
             Decoded::Event { event, .. } => {
                 let defect = self.decoder().check(&event.payload).err();
-                defect.map_or(Ok(()), |defect| Err(ControlError::Invalid(defect.to_string())))
+                defect.map_or(Ok(()), |defect| Err(ControlError::Invalid(defect.message)))
             }
             _ => Ok(()),
         }
@@ -298,11 +298,12 @@ impl Node {
             pending: 0,
             time: self.clock.now(),
         };
+        // Its reason is one of dead letters, and whoever asks hears of the sentence alone.
         self.decoder().decode(stream, &message).map_err(|(_, defect)| {
             if defect.reason == "tenant.unknown" {
-                ControlError::NotFound(defect.to_string())
+                ControlError::NotFound(defect.message)
             } else {
-                ControlError::Invalid(defect.to_string())
+                ControlError::Invalid(defect.message)
             }
         })
     }

@@ -343,6 +343,12 @@ fn decided(row: DecidedRow) -> DecidedView {
                 }
             ),
         ),
+        Decided::Restored { taken, epoch } => (
+            "restored",
+            format!(
+                "the backup that was taken {taken} from the owner with epoch {epoch} was restored to the folder"
+            ),
+        ),
         Decided::Released { rows } => ("released", format!("{rows} row(s) were in the outbox")),
         Decided::Discarded {
             commands,

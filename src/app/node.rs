@@ -182,6 +182,7 @@ impl Node {
         let streams = self.wait_for_streams(broker.as_ref()).await?;
         let cluster = self.wait_for_cluster(broker.as_ref(), &streams).await?;
         self.wait_for_consumers(broker.as_ref()).await?;
+        audit::prepare(self, broker.as_ref()).await;
         // Stays unset only in a node that was started before, which is not done.
         let _first = self.broker.set(Arc::clone(&broker));
         let messenger = Arc::clone(&broker).messenger();

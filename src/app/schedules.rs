@@ -6,8 +6,10 @@ use tokio::sync::oneshot;
 use super::node::Node;
 use super::shards::Shown;
 use crate::kernel::alias;
+use crate::kernel::envelope::Principal;
 use crate::kernel::ids::{Key, SagaName, TenantId, TimeMs};
 use crate::kernel::schedule::{self, SCHEDULE_KEY, Zone};
+use crate::kernel::view::PausedView;
 use crate::ports::control::{ControlError, ScheduleOrder, ScheduleView, Schedules, SkippedView};
 use crate::shard::mailbox::{Mail, Refused};
 use crate::storage::rows::ScheduleRow;
@@ -23,8 +25,9 @@ impl Schedules for Node {
         tenant: &TenantId,
         saga: &SagaName,
         order: ScheduleOrder,
+        principal: Principal,
     ) -> Result<(), ControlError> {
-        self::order(self, tenant, saga, order).await
+        self::order(self, tenant, saga, order, principal).await
     }
 }
 
@@ -42,13 +45,18 @@ async fn order(
     tenant: &TenantId,
     saga: &SagaName,
     order: ScheduleOrder,
+    principal: Principal,
 ) -> Result<(), ControlError> {
+    principal
+        .check()
+        .map_err(|message| ControlError::Invalid(message.to_owned()))?;
     let shard = owner(node, tenant).await?;
     let (reply, answer) = oneshot::channel();
     let mail = Mail::PauseSchedule {
         tenant: tenant.clone(),
         saga: saga.clone(),
         paused: order == ScheduleOrder::Pause,
+        principal,
         reply,
     };
     let stopped = || ControlError::Unavailable(format!("shard {} has stopped", shard.index));
@@ -95,6 +103,11 @@ fn view(node: &Node, saga: &SagaName, row: &ScheduleRow) -> ScheduleView {
         catch_up: schedule.map(|schedule| schedule.catch_up),
         overlap: schedule.map(|schedule| schedule.overlap),
         paused: row.paused,
+        pause: row.pause.as_ref().map(|pause| PausedView {
+            by: pause.by.clone(),
+            reason: pause.reason.clone(),
+            since: pause.since.rfc3339(),
+        }),
         next: next.map(TimeMs::rfc3339),
         next_local: next.and_then(|next| Some(zone?.shown(next))),
         last_started: row.last_started.map(TimeMs::rfc3339),

@@ -67,7 +67,21 @@ const COLUMNS: &[Column] = &[
     }),
     Column::length("RUNNING", "/running"),
     Column::length("QUEUED", "/queued"),
+    Column::told("PAUSED", paused).whole(),
 ];
+
+/// Since when it is paused, by whom and why; nothing where it is not, or that was not noted.
+fn paused(item: &Value) -> String {
+    let pause = &item["pause"];
+    let Some(since) = pause["since"].as_str() else {
+        return String::new();
+    };
+    let part = |name: &str, before: &str| match pause[name].as_str() {
+        Some(text) if !text.is_empty() => format!("{before}{text}"),
+        _ => String::new(),
+    };
+    format!("{since}{}{}", part("by", " by "), part("reason", ": "))
+}
 
 /// What is told of one schedule.
 const FIELDS: &[Column] = &[
@@ -75,6 +89,7 @@ const FIELDS: &[Column] = &[
     Column::value("Cron", "/cron"),
     Column::value("Zone", "/zone"),
     Column::value("Paused", "/paused"),
+    Column::told("Since", paused),
     Column::time("Next", "/next"),
 ];
 

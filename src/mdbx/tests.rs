@@ -14,14 +14,14 @@ use crate::kernel::ids::{
 };
 use crate::kernel::input::{Control, DomainEvent, Input, InputBody, Origin, Owner, SourceStream};
 use crate::kernel::patch::{IgnoreReason, Note, TimerRow};
-use crate::kernel::record::{Phase, Record, Summary};
+use crate::kernel::record::{Paused, Phase, Record, Summary};
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
 use crate::storage::kept::{Addressee, Kept, KeptWork};
 use crate::storage::read::{Bound, Found, ListCursor};
 use crate::storage::rows::{
     ActiveDefinitions, ActiveSaga, AliasRow, ArchivedRow, BlockedRow, DeadLetter, EndedRow, HistoryOutcome,
-    HistoryRow, InboxRow, PositionRow, Released, Stamp, StreamIdentity, Suspect, TimerTarget, Tombstone,
-    UseChanges, Uses, WaitReason, Waiting, decode, encode, encode_waiting,
+    HistoryRow, InboxRow, PositionRow, Released, ScheduleRow, Stamp, StreamIdentity, Suspect, TimerTarget,
+    Tombstone, UseChanges, Uses, WaitReason, Waiting, decode, encode, encode_waiting,
 };
 use crate::storage::write::Counters;
 use crate::storage::{Batch, OpenOptions, Outdated, Settings, StorageError, Store};
@@ -294,6 +294,34 @@ fn stored_rows_are_frozen() {
     );
 }
 
+fn paused_schedule() -> ScheduleRow {
+    ScheduleRow {
+        zone: "UTC".to_owned(),
+        started: 3,
+        paused: true,
+        pause: Some(Paused {
+            by: "ada".to_owned(),
+            reason: "x".to_owned(),
+            since: TimeMs(7),
+        }),
+        ..ScheduleRow::new(TimeMs(5))
+    }
+}
+
+#[test]
+fn a_schedule_is_read_that_was_stored_before_pauses_were_explained() {
+    frozen(&paused_schedule(), SCHEDULE);
+    let now = ScheduleRow {
+        pause: None,
+        ..paused_schedule()
+    };
+    let mut before = encode(&now);
+    assert_eq!(before.pop(), Some(0), "it ends with what it lacks");
+    assert_eq!(decode::<ScheduleRow>(&before, "a row").expect("decodes"), now);
+}
+
+const SCHEDULE: &str = "010003555443\
+    0a0000000300000001010361646101780e";
 const HISTORY: &str = "010461636d65056f72646572036f2d3103652d31126576656e74204f726465722e506c6163656480a0d5edee660100ac\
     020003000106636861726765010806756e706169640a000104";
 const WORK: &str = "010461636d65056f72646572036f2d311000000000000000000000000000000005016b0c73746570732e636861726765\

@@ -39,6 +39,18 @@ steps:
   charge: {effect: charge, with: {}, compensate: {effect: charge, with: {}, on_unknown: compensate}}
 "#;
 
+/// What the effect gives is declared, and what undoes it reads that.
+const TOLL: &str = r#"
+apiVersion: sagas/v1
+kind: Saga
+name: toll
+start: Toll.Opened
+key: {"Toll.*": event.data.toll}
+state: {init: {}}
+steps:
+  levy: {effect: levy, with: {}, compensate: {effect: charge, with: {receipt: "${result != null ? result.receipt : ''}"}, on_unknown: compensate}}
+"#;
+
 const SHOP: &str = r#"
 apiVersion: sagas/v1
 kind: Saga
@@ -62,8 +74,14 @@ async fn running() -> (Rig, [MockServer; 2]) {
         &slow,
         "timeout: {total: 300ms}\non_ambiguous: ask\n",
     );
+    add_call(
+        &rig,
+        "levy",
+        &slow,
+        "timeout: {total: 300ms}\non_ambiguous: ask\noutput: {type: object, required: [receipt, cents], properties: {receipt: {type: string}, cents: {type: integer, minimum: 1}}}\n",
+    );
     add_call(&rig, "order", &refusing, "retry: {attempts: 1}\n");
-    for (name, text) in [("patient", PATIENT), ("pay", PAY), ("shop", SHOP)] {
+    for (name, text) in [("patient", PATIENT), ("pay", PAY), ("toll", TOLL), ("shop", SHOP)] {
         rig.add_saga(name, text);
     }
     rig.start().await;
@@ -78,6 +96,8 @@ enum State {
     Cancelled,
     Completed,
     Stuck,
+    /// The effect declares its output.
+    Declared,
     BackingOff,
 }
 
@@ -86,6 +106,7 @@ impl State {
         match self {
             Self::Waiting | Self::Paused | Self::Cancelled | Self::Completed => ("patient", "Patient.Opened"),
             Self::Stuck => ("pay", "Pay.Opened"),
+            Self::Declared => ("toll", "Toll.Opened"),
             Self::BackingOff => ("shop", "Shop.Opened"),
         }
     }
@@ -97,7 +118,7 @@ impl State {
         send(rig, "acme", key, event, json!({saga: key})).await;
         let status = |view: &Value, wanted: &str| view["steps"][0]["status"] == wanted;
         let verb = match self {
-            Self::Stuck => {
+            Self::Stuck | Self::Declared => {
                 until(rig, &path, |view| status(view, "stuck")).await;
                 return path;
             }
@@ -136,6 +157,9 @@ fn requests(path: &str, action: &Value) -> Vec<(String, Value)> {
             if !action[part].is_null() {
                 body.insert(part.to_owned(), action[part].clone());
             }
+        }
+        if outcome == "done" && !action["result"].is_null() {
+            body.insert("result".to_owned(), action["result"].clone());
         }
         if !outcome.is_null() {
             body.insert("as".to_owned(), outcome);
@@ -206,6 +230,10 @@ async fn a_possible_action_is_done_and_any_other_is_refused_for_the_reason_given
         (State::Completed, &["delete"]),
         (
             State::Stuck,
+            &["cancel", "kill", "pause", "resolve", "retry", "skip"],
+        ),
+        (
+            State::Declared,
             &["cancel", "kill", "pause", "resolve", "retry", "skip"],
         ),
         (
@@ -282,7 +310,13 @@ async fn listed(rig: &Rig, saga: &str, key: &str) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_command_that_is_listed_works_as_it_is_printed() {
     let (rig, _services) = running().await;
-    for state in [State::Waiting, State::Cancelled, State::Stuck, State::BackingOff] {
+    for state in [
+        State::Waiting,
+        State::Cancelled,
+        State::Stuck,
+        State::Declared,
+        State::BackingOff,
+    ] {
         let (saga, _) = state.saga();
         let key = |number: usize| format!("{state:?}'s-{number}");
         state.reach(&rig, &key(0)).await;
@@ -300,6 +334,29 @@ async fn every_command_that_is_listed_works_as_it_is_printed() {
             assert!(output.status.success(), "{line}: {output:?}");
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_step_whose_effect_declares_its_output_is_resolved_as_done_with_what_is_listed() {
+    let (rig, _services) = running().await;
+    let path = State::Declared.reach(&rig, "t-1").await;
+    let told = actions(&rig, &path).await;
+    for verb in ["resolve", "skip"] {
+        let mut possible = told["possible"].as_array().expect("a list").iter();
+        let action = possible.find(|action| action["action"] == verb).expect(verb);
+        assert_eq!(action["as"], json!(["done", "not_done"]), "{told}");
+        assert_eq!(action["result"], json!({"receipt": "...", "cents": 1}), "{told}");
+    }
+    let commands = listed(&rig, "toll", "t-1").await;
+    let line = commands
+        .iter()
+        .find(|line| line.contains("resolve") && line.contains("--as done"));
+    let line = line.expect("listed");
+    assert!(line.contains("--result '{"), "{line}");
+    let line = line.replace("\"...\"", "\"R-7\"");
+    let output = shell(&rig, &line).await;
+    assert!(output.status.success(), "{line}: {output:?}");
+    until(&rig, &path, |view| view["phase"] == "completed").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

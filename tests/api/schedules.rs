@@ -57,10 +57,14 @@ async fn operators_see_schedules_and_let_them_rest() {
         json!(next)
     );
 
-    assert_eq!(
-        post(&rig, &format!("{path}/pause"), "").await.json()["paused"],
-        true
-    );
+    let account = json!({"by": "ann", "reason": "INC-7"}).to_string();
+    let paused = post(&rig, &format!("{path}/pause"), account).await.json();
+    assert_eq!(paused["paused"], true);
+    let shown = get(&rig, path).await.json();
+    let pause = &shown["pause"];
+    assert_eq!((&pause["by"], &pause["reason"]), (&json!("ann"), &json!("INC-7")));
+    let since = pause["since"].as_str().expect("a time");
+    assert_eq!(&paused["pause"], pause);
     post(&rig, &format!("{path}/pause"), "")
         .await
         .is_problem(409, "SR0503");
@@ -70,9 +74,13 @@ async fn operators_see_schedules_and_let_them_rest() {
     let table = cli(&rig, &["schedule", "list"]);
     let line = table.lines().find(|line| line.contains("leap")).expect("a line");
     assert!(line.contains("paused") && !line.contains(&local), "{table}");
+    assert!(line.contains(&format!("{since} by ann: INC-7")), "{table}");
     let resumed: Value =
         serde_json::from_str(&cli(&rig, &["schedule", "resume", "leap", "--json"])).expect("JSON");
-    assert_eq!(resumed["paused"], false);
+    assert_eq!(
+        (&resumed["paused"], &resumed["pause"]),
+        (&json!(false), &Value::Null)
+    );
     post(&rig, &format!("{path}/resume"), "")
         .await
         .is_problem(409, "SR0503");

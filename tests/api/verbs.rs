@@ -142,10 +142,9 @@ async fn a_kill_needs_a_reason_and_a_confirmation_and_leaves_what_was_done() {
     refused(&rig, "kill", "patient", "k-1", &["--reason", "x"], 64);
     refused(&rig, "kill", "patient", "k-1", &["--yes"], 64);
     let answer = post(&rig, &format!("{path}/kill"), "{}").await;
-    assert!(
-        answer.is_problem(400, "SR0501")["detail"]
-            .to_string()
-            .contains("needs a `reason`")
+    assert_eq!(
+        answer.is_problem(400, "SR0501")["detail"],
+        "`kill` needs a `reason`"
     );
     done(
         &rig,

@@ -42,6 +42,24 @@ fn streams_are_checked_without_a_change_and_applied_on_demand() {
 }
 
 #[test]
+fn a_process_that_is_ready_has_made_every_stream() {
+    let server = NatsServer::start();
+    let mut home = Home::new();
+    home.manifest["broker"] = json!({"kind": "nats", "nats": {"urls": [server.url()]}});
+    home.write("manifest.yaml", &home.manifest);
+    let runner = home.start();
+    let output = binary()
+        .args(["streams", "check", "--config"])
+        .arg(home.path("manifest.yaml"))
+        .output()
+        .expect("the binary starts");
+    let (shown, errors) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{shown}{errors}");
+    assert!(shown.contains("WORKFLOW_AUDIT"), "{shown}");
+    drop(runner);
+}
+
+#[test]
 fn a_consumer_that_is_not_used_is_told_from_those_of_other_groups_and_removed() {
     let server = NatsServer::start();
     let mut home = Home::new();

@@ -90,6 +90,12 @@ async fn a_shard_that_is_lost_goes_on_from_its_backup_and_repeats_no_call() {
     command.args(["run", "--config"]).arg(rig.manifest()).args(adopt);
     rig.launch_as(command);
     completed(&rig, "happy-1").await;
+    let pending = rig.client.get(rig.url("/admin/shards/0/pending")).send().await;
+    let pending = pending.expect("an answer").text().await.expect("text");
+    let pending: Value = serde_json::from_str(&pending).expect("JSON");
+    let decisions = pending["decisions"].as_array().expect("a list").iter();
+    let what: Vec<&Value> = decisions.map(|decision| &decision["what"]).collect();
+    assert_eq!(what, ["restored", "adopted"], "{pending}");
     for number in 0..2 {
         release(&rig, number).await;
     }
@@ -138,8 +144,10 @@ async fn a_restored_shard_holds_back_what_it_would_send_also_where_the_broker_ha
         );
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
+    let restored = &decisions["decisions"][0];
     assert_eq!(
-        decisions["decisions"][0]["reason"], "the disk broke",
+        (&restored["what"], &restored["reason"]),
+        (&json!("restored"), &json!("the disk broke")),
         "{decisions}"
     );
     assert_ne!(decisions["adopted"], Value::Null, "{decisions}");

@@ -1,10 +1,13 @@
 //! The pages of codes: their titles, the index, and examples that are true.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use saga_runner::kernel::definition::{BinaryFiles, Diagnostic, SchemaFiles, SourceFile, load_with};
+
+use crate::architecture::rust_files;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -202,4 +205,29 @@ fn the_example_of_a_page_gets_its_code_and_message_and_the_fix_gets_nothing() {
             .collect();
         assert!(left.is_empty(), "{code}: fix: {left:?}");
     }
+}
+
+#[test]
+fn every_error_code_has_its_page_and_every_page_its_code() {
+    let mut used = BTreeSet::new();
+    let files = ["src", "crates"].map(|folder| rust_files(&root().join(folder)));
+    for path in files.into_iter().flatten() {
+        let text = fs::read_to_string(&path).expect("readable");
+        for (at, _) in text.match_indices("SR0") {
+            let code: String = text[at..].chars().take(6).collect();
+            if code.len() == 6 && code[2..].chars().all(|c| c.is_ascii_digit()) {
+                used.insert(code);
+            }
+        }
+    }
+    let pages: BTreeSet<String> = fs::read_dir(root().join("docs/errors"))
+        .expect("docs/errors")
+        .filter_map(|entry| entry.expect("readable").file_name().into_string().ok())
+        .filter_map(|name| name.strip_suffix(".md").map(str::to_owned))
+        .filter(|name| name.starts_with("SR"))
+        .collect();
+    let missing: Vec<_> = used.difference(&pages).collect();
+    let stale: Vec<_> = pages.difference(&used).collect();
+    assert!(missing.is_empty(), "codes without a page: {missing:?}");
+    assert!(stale.is_empty(), "pages without a code: {stale:?}");
 }

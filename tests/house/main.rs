@@ -14,14 +14,17 @@ mod docs;
 mod envelopes;
 mod error_pages;
 mod glossary;
+mod homes;
 mod index;
 mod map;
 mod metrics;
+mod monitoring;
 mod names;
 mod openapi;
 mod packaging;
 mod parameters;
 mod planted;
+mod promql;
 mod questions;
 mod reasons;
 #[path = "../support/shell_blocks.rs"]

@@ -99,7 +99,7 @@ pub struct Record {
     pub listing: Option<Box<Listing>>,
 }
 
-/// By whom an instance was paused, and why.
+/// By whom an instance or a schedule was paused, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Paused {
     pub by: String,

@@ -9,7 +9,7 @@ mod signal;
 mod store;
 
 pub(super) use signal::reload as reload_by_signal;
-pub(super) use store::begin;
+pub(super) use store::{begin, prepare};
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -19,10 +19,34 @@ use crate::tasks::Task;
 const BATCH: usize = 256;
 /// How long it takes until a broker that did not store is asked again.
 const AGAIN: Duration = Duration::from_secs(1);
+/// How long a start waits for the stream.
+const PREPARED_WITHIN: Duration = Duration::from_secs(2);
 /// How often it is looked whether the broker is connected, at the start.
 const CONNECTED_AGAIN: Duration = Duration::from_millis(100);
 /// How often old records are deleted.
 const TRIM_EVERY: Duration = Duration::from_mins(1);
+
+/// Makes the stream before the process is ready, where the broker answers in time: a process that ends at once has it then, too. The
+/// start goes on in any case, and [`begin`] tries again.
+pub(crate) async fn prepare(node: &Node, broker: &dyn Broker) {
+    if !node.manifest.mode.runs_sagas() || node.trail.check().is_none() {
+        return;
+    }
+    let preparing = streams::prepare_audit(broker, &node.manifest);
+    let trouble = match tokio::time::timeout(PREPARED_WITHIN, preparing).await {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => format!(
+            "the broker has not answered within {} s",
+            PREPARED_WITHIN.as_secs()
+        ),
+    };
+    tracing::warn!(
+        target: "audit",
+        trouble,
+        "the stream of the audit is not prepared yet: records wait in memory until it is"
+    );
+}
 
 /// The task that stores.
 pub(crate) struct Keeper {

@@ -33,7 +33,8 @@ pub fn actions(arguments: &ActionsArguments) -> Result<(), Failure> {
         let possible = answer["possible"].as_array().into_iter().flatten();
         let letter = answer["dead_letter"].as_str().into_iter();
         let letter = letter.flat_map(|id| letter_rows(name, id));
-        let rows: Vec<Value> = possible.map(|action| row(name, action)).chain(letter).collect();
+        let rows = possible.flat_map(|action| rows(name, action)).chain(letter);
+        let rows: Vec<Value> = rows.collect();
         if rows.is_empty() {
             out::line("nothing can be done to it now")?;
         } else {
@@ -64,7 +65,27 @@ fn named(refused: &Value) -> Value {
     json!({"action": format!("{}{ended}", verb(refused)), "reason": refused["reason"]})
 }
 
-fn row(name: &NameArguments, action: &Value) -> Value {
+/// One row, or one for each outcome where one of them needs a result.
+fn rows(name: &NameArguments, action: &Value) -> Vec<Value> {
+    let outcomes = action["as"].as_array().into_iter().flatten();
+    let outcomes: Vec<&str> = outcomes.filter_map(Value::as_str).collect();
+    let result = &action["result"];
+    if result.is_null() {
+        let stated = if outcomes.is_empty() {
+            String::new()
+        } else {
+            format!(" --as {}", outcomes.join("|"))
+        };
+        return vec![row(name, action, &stated)];
+    }
+    let stated = outcomes.into_iter().map(|outcome| match outcome {
+        "done" => format!(" --as done --result {}", quoted(&result.to_string())),
+        other => format!(" --as {other}"),
+    });
+    stated.map(|stated| row(name, action, &stated)).collect()
+}
+
+fn row(name: &NameArguments, action: &Value, stated: &str) -> Value {
     let verb = verb(action);
     let (step, item) = (action["step"].as_str(), action["item"].as_u64());
     let other = action["name"].as_str();
@@ -85,11 +106,7 @@ fn row(name: &NameArguments, action: &Value) -> Value {
         command.push_str(" --undo");
     }
     command.push_str(&place(name));
-    let outcomes = action["as"].as_array().into_iter().flatten();
-    let outcomes: Vec<&str> = outcomes.filter_map(Value::as_str).collect();
-    if !outcomes.is_empty() {
-        command.extend([" --as ", &outcomes.join("|")]);
-    }
+    command.push_str(stated);
     if action["ended"] == true {
         command.push_str(" --ended --yes");
     }

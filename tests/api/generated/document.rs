@@ -22,6 +22,8 @@ pub struct Operation {
     pub headers: Vec<String>,
     /// Name of the schema of the body that it reads.
     pub reads: Option<String>,
+    /// It does nothing without a body.
+    pub needs_body: bool,
     /// By status and content type the name of the schema, where there is one.
     responses: BTreeMap<u16, BTreeMap<String, Option<String>>>,
 }
@@ -42,6 +44,7 @@ impl Operation {
             query: named("query"),
             headers: named("header"),
             reads: schema(&told["requestBody"]["content"]["application/json"]),
+            needs_body: told["requestBody"]["required"] == true,
             responses: numbered.map(|(status, told)| (status, contents(told))).collect(),
         }
     }

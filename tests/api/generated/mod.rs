@@ -159,7 +159,9 @@ impl<'r> Campaign<'r> {
                 return Some(format!("{name:?} is no parameter"));
             }
         }
-        let body = request.body.as_deref().filter(|body| !body.is_empty())?;
+        let Some(body) = request.body.as_deref().filter(|body| !body.is_empty()) else {
+            return operation.needs_body.then(|| "it has no body".to_owned());
+        };
         let violation = self.document.violation(operation.reads.as_ref()?, body)?;
         Some(format!("the body is not what the document says: {violation}"))
     }
@@ -338,6 +340,51 @@ async fn every_answer_is_documented_while_shards_are_closed_and_the_runner_drain
     campaign.run(&few(1_000, 400), |_| true);
     campaign.assert_well();
     assert_eq!(rig.exit().await, Some(0));
+}
+
+/// A path of the rig of [`peopled`] for each place of a path.
+fn filled(path: &str) -> String {
+    let saga = if path.contains("/schedule") {
+        "leap"
+    } else {
+        "rent"
+    };
+    let places = [
+        ("{tenant}", "acme"),
+        ("{saga}", saga),
+        ("{key}", "flat-1"),
+        ("{name}", "paid"),
+        ("{shard}", "0"),
+        ("{upstream}", "127.0.0.1:9"),
+        ("{id}", "0-1"),
+        ("{hash}", "00000000"),
+        ("{token}", "cb1.AAAA"),
+    ];
+    places
+        .into_iter()
+        .fold(path.to_owned(), |path, (place, value)| path.replace(place, value))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_document_says_which_requests_are_refused_without_a_body() {
+    let rig = peopled(None, Duration::ZERO).await;
+    let document = Document::of(&get(&rig, "/openapi.json").await.json());
+    let is_wanted = |one: &&Operation| one.reads.is_some() && !DISRUPTIVE.contains(&one.name().as_str());
+    let mut needy = 0;
+    for operation in document.operations.iter().filter(is_wanted) {
+        let method = operation.method.parse().expect("a method");
+        let request = rig.client.request(method, rig.url(&filled(&operation.path)));
+        let request = request.header("content-type", "application/json");
+        let answer = crate::api::caller::Answer::of(request).await;
+        assert_eq!(
+            answer.status == 400,
+            operation.needs_body,
+            "{}: {answer:?}",
+            operation.name()
+        );
+        needy += u32::from(operation.needs_body);
+    }
+    assert!(needy >= 12, "{needy} need a body");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

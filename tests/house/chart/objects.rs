@@ -38,7 +38,13 @@ fn objects_are_of_known_kinds_with_names_and_labels_that_kubernetes_takes() {
     let all = variants()
         .into_iter()
         .map(|(name, values)| (name, rendered(&values).0));
-    for (variant, objects) in all.chain([("long name", of_long)]) {
+    let of_dots = made("shop.eu-1.prod", &chart, &all_options()).expect("dots are replaced");
+    assert!(
+        of_dots
+            .iter()
+            .any(|object| object["metadata"]["name"] == "shop-eu-1-prod-saga-runner"),
+    );
+    for (variant, objects) in all.chain([("long name", of_long), ("name with dots", of_dots)]) {
         let mut seen = BTreeSet::new();
         for object in &objects {
             let (kind, name) = (text(object, "kind"), text(&object["metadata"], "name"));

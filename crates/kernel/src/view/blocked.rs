@@ -35,7 +35,7 @@ pub struct BlockedView {
     pub paused: Option<PausedView>,
 }
 
-/// By whom an instance was paused, and why.
+/// By whom an instance or a schedule was paused, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PausedView {
     pub by: String,

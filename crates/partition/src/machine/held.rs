@@ -32,15 +32,15 @@ pub fn may_be_discarded(kind: &WorkKind) -> bool {
     }
 }
 
-/// Writes down what an adopted state is held for, and lets its log go on where that of the owner who is given up cannot have
-/// been, whose last known log sequence is `floor`.
+/// Writes down what an adopted state is held for, and by which decision, and lets its log go on where that of the owner who is
+/// given up cannot have been, whose last known log sequence is `floor`.
 ///
 /// # Errors
 /// [`StorageError`]: nothing has changed.
 pub fn adopt(
     batch: &Batch<'_>,
     held: &HeldRow,
-    fresh: bool,
+    what: Decided,
     floor: u64,
     reason: &str,
 ) -> Result<(), StorageError> {
@@ -48,10 +48,7 @@ pub fn adopt(
     batch.put_held(held)?;
     batch.put_decided(&DecidedRow {
         time: held.since,
-        what: Decided::Adopted {
-            given_up: held.given_up,
-            fresh,
-        },
+        what,
         reason: reason.to_owned(),
     })
 }

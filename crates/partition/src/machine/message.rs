@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
+use saga_runner_kernel::envelope::Principal;
 use saga_runner_kernel::ids::{InstanceId, SagaName, TenantId, TimeMs};
 use saga_runner_kernel::input::{Input, InputBody, SourceStream};
 pub use saga_runner_kernel::letters::LetterOrder;
@@ -46,6 +47,7 @@ pub enum Order<'a> {
         tenant: &'a TenantId,
         saga: &'a SagaName,
         paused: bool,
+        principal: &'a Principal,
     },
     /// The streams of a partition that goes on from an adopted state have been read to their ends.
     CaughtUp,

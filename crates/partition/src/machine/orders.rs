@@ -56,7 +56,12 @@ impl Run<'_> {
             } => self.decide(tenant, number, order).map(Some),
             Order::Resume { instance, at_most } => self.resume(instance, at_most).map(|()| None),
             Order::Schedules => self.reconcile_schedules().map(|()| None),
-            Order::Pause { tenant, saga, paused } => self.pause_schedule(tenant, saga, paused).map(Some),
+            Order::Pause {
+                tenant,
+                saga,
+                paused,
+                principal,
+            } => self.pause_schedule(tenant, saga, paused, principal).map(Some),
             Order::CaughtUp => self.caught_up().map(|()| None),
             Order::Release { reason } => self.release(reason).map(Some),
             Order::Discard { rows, reason } => self.discard(rows, reason).map(Some),

@@ -9,9 +9,11 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use saga_runner_kernel::children::SagaMessage;
+use saga_runner_kernel::envelope::Principal;
 use saga_runner_kernel::ids::{ClusterId, CommandId, DefinitionHash, InstanceId, SagaName, TenantId, TimeMs};
 use saga_runner_kernel::input::{Control, Input, InputBody};
 use saga_runner_kernel::patch::{IgnoreReason, Outcome, TimerRow};
+use saga_runner_kernel::record::Paused;
 use saga_runner_kernel::schedule::{self, Cron, Overlap, QUEUE_MAX, Schedule, Skip, Zone};
 use saga_runner_kernel::work::{Attempt, Piece, WorkItem, WorkKind, WorkRef};
 
@@ -319,6 +321,7 @@ impl Run<'_> {
         tenant: &TenantId,
         saga: &SagaName,
         paused: bool,
+        principal: &Principal,
     ) -> Result<Answer, StorageError> {
         let row = self.batch.schedule(tenant, saga)?;
         let Some(mut row) = row.filter(|row| row.next.is_some()) else {
@@ -333,6 +336,11 @@ impl Run<'_> {
             return Ok(Err(Refused::Conflict(why.into())));
         }
         row.paused = paused;
+        row.pause = paused.then(|| Paused {
+            by: principal.who.clone(),
+            reason: principal.reason.clone(),
+            since: self.ground.now,
+        });
         self.batch.put_schedule(tenant, saga, &row).map(Ok)
     }
 

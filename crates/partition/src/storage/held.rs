@@ -47,7 +47,7 @@ impl HeldRow {
     }
 }
 
-/// Something that an operator has decided about a shard.
+/// Something that an operator has decided about a shard. New decisions come last, so that those that are stored stay readable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DecidedRow {
     pub time: TimeMs,
@@ -68,6 +68,8 @@ pub enum Decided {
         /// Ids of the first of both.
         first: Vec<CommandId>,
     },
+    /// The folder was made from the backup that was taken then, under the owner of this epoch.
+    Restored { taken: String, epoch: u64 },
 }
 
 impl Batch<'_> {

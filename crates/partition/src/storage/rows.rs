@@ -7,7 +7,7 @@ use bytes::Bytes;
 use saga_runner_kernel::ids::{CommandId, DefinitionHash, InstanceId, SagaName, TenantId, TimeMs};
 use saga_runner_kernel::input::{Input, Owner, SourceStream};
 use saga_runner_kernel::patch::{IgnoreReason, Note, Outcome};
-use saga_runner_kernel::record::{Phase, Record, Summary};
+use saga_runner_kernel::record::{Paused, Phase, Record, Summary};
 use saga_runner_kernel::schedule::Skip;
 use saga_runner_kernel::work::WorkRef;
 use serde::de::DeserializeOwned;
@@ -332,6 +332,9 @@ pub struct ScheduleRow {
     pub last_skipped: Option<(TimeMs, Skip)>,
     /// An operator has said that nothing is to start.
     pub paused: bool,
+    /// Who has, when and why. The last of the row: those of before have none.
+    #[serde(deserialize_with = "or_none")]
+    pub pause: Option<Paused>,
 }
 
 impl ScheduleRow {
@@ -350,6 +353,7 @@ impl ScheduleRow {
             last_started: None,
             last_skipped: None,
             paused: false,
+            pause: None,
         }
     }
 }

@@ -11,6 +11,7 @@ use saga_runner_partition::machine::progress::bytes_of;
 
 use super::mailbox::{Arrival, Delivery, HeldDecision, LetterOrder, Refused, Reposition, Verdict};
 use crate::kernel::definition::DefinitionSet;
+use crate::kernel::envelope::Principal;
 use crate::kernel::ids::{InstanceId, SagaName, TenantId, TimeMs};
 use crate::kernel::input::{Input, InputBody, Origin};
 use crate::kernel::work::{WorkItem, WorkRef};
@@ -50,6 +51,7 @@ pub(super) enum Item {
         tenant: TenantId,
         saga: SagaName,
         paused: bool,
+        principal: Principal,
         reply: oneshot::Sender<Result<(), Refused>>,
     },
     /// The streams of an adopted state are read to their ends.
@@ -108,11 +110,16 @@ impl Item {
             Self::ResumeFirst(instance) => Order::Resume { instance, at_most: 1 },
             Self::Schedules(_) => Order::Schedules,
             Self::Pause {
-                tenant, saga, paused, ..
+                tenant,
+                saga,
+                paused,
+                principal,
+                ..
             } => Order::Pause {
                 tenant,
                 saga,
                 paused: *paused,
+                principal,
             },
             Self::CaughtUp => Order::CaughtUp,
             Self::Held {

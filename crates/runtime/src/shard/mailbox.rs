@@ -13,6 +13,7 @@ pub use saga_runner_partition::storage::rows::{HaltRow, Stamp};
 use tokio::sync::{oneshot, watch};
 
 use crate::kernel::definition::DefinitionSet;
+use crate::kernel::envelope::Principal;
 use crate::kernel::ids::{DefinitionHash, InstanceId};
 use crate::kernel::ids::{SagaName, TenantId, TimeMs};
 use crate::kernel::input::{SourceStream, WorkResult};
@@ -75,6 +76,7 @@ pub enum Mail {
         tenant: TenantId,
         saga: SagaName,
         paused: bool,
+        principal: Principal,
         reply: oneshot::Sender<Result<(), Refused>>,
     },
     /// The reader of a stream has found that it cannot be read on without loss. It is kept, so that no later life of the shard

@@ -2,15 +2,16 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 50 | trimSuffix "-" }}
 {{- end }}
 
+{{- /* The name of a release may have dots, which names of Services and of clusters may not. */ -}}
 {{- define "saga-runner.fullname" -}}
 {{- if .Values.fullnameOverride }}
-{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" }}
+{{- .Values.fullnameOverride | replace "." "-" | trunc 50 | trimSuffix "-" }}
 {{- else }}
 {{- $name := include "saga-runner.name" . }}
 {{- if contains $name .Release.Name }}
-{{- .Release.Name | trunc 50 | trimSuffix "-" }}
+{{- .Release.Name | replace "." "-" | trunc 50 | trimSuffix "-" }}
 {{- else }}
-{{- printf "%s-%s" .Release.Name $name | trunc 50 | trimSuffix "-" }}
+{{- printf "%s-%s" .Release.Name $name | replace "." "-" | trunc 50 | trimSuffix "-" }}
 {{- end }}
 {{- end }}
 {{- end }}

@@ -9,7 +9,7 @@ use super::Claimed;
 use crate::app::ownership::record::{OwnerRecord, Place, Token};
 use crate::app::ownership::verdict::{Folder, How};
 use crate::ports::randomness::Randomness;
-use crate::storage::{HeldRow, Ownership, StorageError, Store};
+use crate::storage::{Decided, HeldRow, Ownership, StorageError, Store};
 
 /// One shard on the way to its claim.
 pub(super) struct Candidate {
@@ -101,7 +101,11 @@ impl Candidate {
         reason: &str,
     ) -> Result<(), StorageError> {
         let floor = self.record().map_or(0, |record| record.log_floor);
-        store.write(|batch| adopt(batch, &held, fresh, floor, reason))
+        let adopted = Decided::Adopted {
+            given_up: held.given_up,
+            fresh,
+        };
+        store.write(|batch| adopt(batch, &held, adopted, floor, reason))
     }
 
     /// Writes the claim into the folder, and gives its log sequence.

@@ -6,6 +6,7 @@ use crate::intake::identity::Place;
 use crate::intake::private::Since;
 use crate::intake::slot::{Slot, State, place_of};
 use crate::intake::view::{View, ViewOf};
+use crate::ports::clock::Clock as _;
 
 impl Shared {
     /// Feeds one more shard, by a reader of its own until it has come to the others.
@@ -18,6 +19,7 @@ impl Shared {
             return;
         }
         let at = self.slots.len() - 1;
+        self.want_barrier(at);
         if self.is_read_for_others(at) {
             self.detach_from(at, place, Since::Start);
         } else if !self.ctx.progress(self.stream).is_halted() {
@@ -38,6 +40,13 @@ impl Shared {
         self.begin_if_ready();
     }
 
+    /// A shard that begins to be fed catches up, and so waits for a barrier. It works before the readers know that it is fed:
+    /// what it has asked for until then had no place to be noted, and it asks again after seconds only.
+    fn want_barrier(&mut self, at: usize) {
+        self.wanted.insert(self.slots[at].feed.shard);
+        self.next_probe = self.ctx.clock.monotonic();
+    }
+
     /// Whether the stream is read, and for more than the shard at `at`.
     fn is_read_for_others(&self, at: usize) -> bool {
         let mut others = self.slots.iter().enumerate().filter(|(other, _)| *other != at);
@@ -52,6 +61,7 @@ impl Shared {
         {
             reader.end().await;
         }
+        self.want_barrier(at);
         if self.is_read_for_others(at) {
             return self.detach(at, place);
         }

@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
+use tokio::sync::mpsc;
+
 use super::broker::Scripted;
 use super::world::{Mood, Plan, STREAMS, World, place};
 use super::*;
 use crate::intake::Halt;
+use crate::shard::mailbox::Mail;
 
 const EVENTS: SourceStream = SourceStream::AggregateEvents;
 
@@ -151,4 +154,53 @@ async fn a_halted_stream_is_not_read_on_because_a_shard_comes() {
     assert!(fed.is_mailed(EVENTS, 0).await);
     assert_eq!(world.intake.status()[EVENTS.index()].halted, Some(halt));
     assert_eq!(broker.opened(STREAMS[0]).len(), opened, "nobody reads on");
+}
+
+/// Reads mail until a barrier of each stream has come.
+async fn barriers_of_all_streams(mailbox: &mut mpsc::Receiver<Mail>) {
+    let all = async {
+        let mut open: Vec<SourceStream> = SourceStream::ALL.into();
+        while !open.is_empty() {
+            if let Mail::Barrier { stream, .. } = mailbox.recv().await.expect("the intake lives") {
+                open.retain(|other| *other != stream);
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), all)
+        .await
+        .expect("barriers come without another request");
+}
+
+/// What a shard asks for before the readers know of it is lost, and it asks again after seconds.
+#[tokio::test]
+async fn a_shard_that_is_added_gets_barriers_without_asking_the_readers() {
+    for others in [0, 1] {
+        let broker = Scripted::new();
+        orders(&broker, 0..10, 1 + others, 0);
+        let mut world = Plan::new(1 + others).start(broker);
+        let fed = world.intake.fed();
+        fed.remove(0).await;
+        let endpoint = world.opened(0);
+        let mut mailbox = world.mailbox(0);
+        fed.add(endpoint, false).await;
+        barriers_of_all_streams(&mut mailbox).await;
+    }
+}
+
+/// A shard that was halted works as soon as an operator has decided, before its readers are told.
+#[tokio::test]
+async fn a_shard_that_was_halted_gets_barriers_once_it_is_read_for_without_asking_again() {
+    for others in [0, 1] {
+        let broker = Scripted::new();
+        orders(&broker, 0..10, 1 + others, 0);
+        let mut plan = Plan::new(1 + others);
+        plan.halted = vec![0];
+        let mut world = plan.start(broker);
+        let mut mailbox = world.mailbox(0);
+        let fed = world.intake.fed();
+        for stream in SourceStream::ALL {
+            fed.read_on(stream, 0, 0, None).await;
+        }
+        barriers_of_all_streams(&mut mailbox).await;
+    }
 }

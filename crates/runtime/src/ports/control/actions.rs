@@ -42,6 +42,9 @@ pub struct Action {
     /// What it may say as `as`, of which it needs one: `done`, `not_done`.
     #[serde(rename = "as", skip_serializing_if = "Vec::is_empty")]
     pub outcomes: Vec<&'static str>,
+    /// What it has to say as `result` besides `"as": "done"`: the members that the effect declares, with values to be replaced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub result: Option<serde_json::Value>,
     /// It begins an instance that has ended: `"ended": true`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub ended: bool,

@@ -4,8 +4,10 @@ use async_trait::async_trait;
 use serde::Serialize;
 
 use super::ControlError;
+use crate::kernel::envelope::Principal;
 use crate::kernel::ids::{SagaName, TenantId};
 use crate::kernel::schedule::{CatchUp, Overlap, Skip};
+use crate::kernel::view::PausedView;
 
 /// Questions to the partition of a tenant's schedules.
 #[async_trait]
@@ -13,7 +15,7 @@ pub trait Schedules: Send + Sync + 'static {
     /// The schedules of a tenant, by the name of their sagas.
     async fn schedules(&self, tenant: &TenantId) -> Result<Vec<ScheduleView>, ControlError>;
 
-    /// Lets a schedule rest, or go on.
+    /// Lets a schedule rest, or go on. By whom and why it rests is shown.
     ///
     /// # Errors
     /// [`ControlError::NotFound`] where the saga has none.
@@ -22,6 +24,7 @@ pub trait Schedules: Send + Sync + 'static {
         tenant: &TenantId,
         saga: &SagaName,
         order: ScheduleOrder,
+        principal: Principal,
     ) -> Result<(), ControlError>;
 }
 
@@ -45,6 +48,9 @@ pub struct ScheduleView {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overlap: Option<Overlap>,
     pub paused: bool,
+    /// By whom, since when and why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pause: Option<PausedView>,
     /// The next planned time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,

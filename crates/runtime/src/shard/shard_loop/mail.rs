@@ -77,11 +77,13 @@ impl ShardLoop {
                 tenant,
                 saga,
                 paused,
+                principal,
                 reply,
             } => self.gathered.push(Item::Pause {
                 tenant,
                 saga,
                 paused,
+                principal,
                 reply,
             }),
             Mail::Activate {

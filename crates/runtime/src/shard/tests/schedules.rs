@@ -13,8 +13,10 @@ use super::faults::die_with;
 use super::world::{CONTROLS, EVENTS, Shard, World, compile, event, list, set_of};
 use crate::kernel::children::{ParentRef, SagaMessage};
 use crate::kernel::definition::DefinitionSet;
+use crate::kernel::envelope::Principal;
 use crate::kernel::ids::{CommandId, InstanceId, Key, SagaName, TenantId, TimeMs};
 use crate::kernel::input::{Control, Input, InputBody, OnConflict, Origin, WorkOutcome, WorkResult};
+use crate::kernel::record::Paused;
 use crate::kernel::schedule::{QUEUE_MAX, Skip, address};
 use crate::kernel::work::{WorkItem, WorkKind};
 use crate::ports::clock::Clock as _;
@@ -462,6 +464,12 @@ async fn a_paused_schedule_skips_until_it_goes_on() {
     let mut shard = world.start();
     shard.until_idle().await;
     assert_eq!(pause(&shard, "t1", true).await, Ok(()));
+    let paused = Paused {
+        by: "ann".to_owned(),
+        reason: "INC-7".to_owned(),
+        since: world.clock.now(),
+    };
+    assert_eq!(row(&shard).pause, Some(paused));
     assert!(pause(&shard, "t2", true).await.is_err());
     shard.stop().await;
     shard = world.start();
@@ -470,6 +478,7 @@ async fn a_paused_schedule_skips_until_it_goes_on() {
     assert_eq!(starts(&shard).await, [""; 0]);
     assert_eq!(runs(&world, "skipped_paused"), 1);
     assert_eq!(pause(&shard, "t1", false).await, Ok(()));
+    assert_eq!(row(&shard).pause, None);
     world.clock.advance(DAY);
     fire(&world, &shard).await;
     assert_eq!(starts(&shard).await, ["2026-01-02T06:00:00Z"]);
@@ -483,6 +492,11 @@ async fn pause(shard: &Shard, of: &str, paused: bool) -> Result<(), Refused> {
             tenant: tenant(of),
             saga: saga(),
             paused,
+            principal: Principal {
+                who: "ann".to_owned(),
+                reason: "INC-7".to_owned(),
+                ..Principal::nobody()
+            },
             reply,
         })
         .await;
