@@ -354,7 +354,7 @@ async fn a_step_whose_effect_declares_its_output_is_resolved_as_done_with_what_i
     let line = line.expect("listed");
     assert!(line.contains("--result '{"), "{line}");
     let line = line.replace("\"...\"", "\"R-7\"");
-    let output = shell(&rig, &line).await;
+    let output = shell(&line).await;
     assert!(output.status.success(), "{line}: {output:?}");
     until(&rig, &path, |view| view["phase"] == "completed").await;
 }
