@@ -1,26 +1,30 @@
 //! Why an instance does not go on: what is read for it. What that means says the kernel.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::instances::no_instance;
 use super::node::Node;
+use super::shards::Shown;
 use super::streams;
+use crate::effects::Consumer;
 use crate::kernel::envelope::{EffectCommand, EffectProgress};
 use crate::kernel::ids::{CommandId, EffectName, InstanceId, Key, SagaName, TenantId};
 use crate::kernel::input::SourceStream;
 use crate::kernel::subject::Subject;
-use crate::kernel::view::InstanceView;
 use crate::kernel::view::pending::{self, AwaitedView, CallsView};
 use crate::kernel::view::why::{self, Evidence, Why};
+use crate::kernel::view::{CommandState, CommandView, InstanceView, QueueView};
 use crate::kernel::work::{WorkItem, WorkRef};
-use crate::ports::broker::Broker;
+use crate::ports::broker::{Broker, BrokerError, StoredMessage};
 use crate::ports::control::ControlError;
+use crate::shard::mailbox::Relayed;
 use crate::storage::read::Found;
 
-/// Questions to the broker for one answer.
-const ASKED_MAX: usize = 2;
-/// Longest wait for the broker. What workers have said is then not part of the answer.
+/// Effects of which workers and broker are asked for one answer.
+const EFFECTS_MAX: usize = 2;
+/// Longest wait for the broker, for each effect. What it would have said is then not part of the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What an instance waits for, as far as the partition knows.
@@ -62,7 +66,17 @@ struct Looked {
     pending: Vec<AwaitedView>,
     hears: Vec<String>,
     /// The effects that are under way.
-    commands: Vec<(EffectName, CommandId)>,
+    commands: Vec<Sought>,
+}
+
+/// A command whose whereabouts are asked for.
+struct Sought {
+    effect: EffectName,
+    command: CommandId,
+    /// The relay has handed it over.
+    is_sent: bool,
+    /// A worker of this process was given its call.
+    is_called: bool,
 }
 
 impl Looked {
@@ -77,7 +91,7 @@ impl Looked {
 }
 
 async fn look(node: &Node, id: &InstanceId) -> Result<Looked, ControlError> {
-    let reader = node.shard(id).await?.reader;
+    let Shown { reader, relayed, .. } = node.shard(id).await?;
     let owned = id.clone();
     let seen = node.read(move || reader.seen(&owned, 0)).await?;
     let Some(found) = seen.found else {
@@ -90,10 +104,15 @@ async fn look(node: &Node, id: &InstanceId) -> Result<Looked, ControlError> {
         hears = definition
             .map(|definition| pending::hears(record, definition))
             .unwrap_or_default();
-        let under_way = pending::commands(record, &seen.work).take(ASKED_MAX);
-        commands = under_way
-            .map(|(effect, command)| (effect.clone(), command))
-            .collect();
+        let floor = relayed.floor.load(Ordering::Acquire);
+        let sought = |(effect, command, row): (&EffectName, CommandId, WorkRef)| Sought {
+            effect: effect.clone(),
+            command,
+            is_sent: Relayed::covers(floor, row),
+            is_called: relayed.has_called(row),
+        };
+        let under_way = pending::commands(record, &seen.work);
+        commands = under_way.take(EFFECTS_MAX).map(sought).collect();
     }
     Ok(Looked {
         pending: pending(node, &found, &seen.work),
@@ -103,48 +122,97 @@ async fn look(node: &Node, id: &InstanceId) -> Result<Looked, ControlError> {
     })
 }
 
-/// Adds what workers have said about the calls of the first effects that are under way.
+/// Adds what workers have said about the calls of the first effects that are under way, and where their commands are.
 async fn tell_calls(node: &Node, id: &InstanceId, looked: &mut Looked) {
     let Some(running) = node.running() else { return };
-    let broker = &*running.broker;
-    let stream = streams::name(&node.manifest, SourceStream::WorkflowCommands);
-    let mut left = ASKED_MAX;
-    for (effect, command) in std::mem::take(&mut looked.commands) {
-        let asked = said(broker, stream, (&id.tenant, &effect, command), &mut left);
-        let said = tokio::time::timeout(PATIENCE, asked).await.ok().flatten();
-        let Some(said) = said else { continue };
-        let command = command.to_string();
+    let in_force = node.catalog.now();
+    let asking = Asking {
+        broker: &*running.broker,
+        stream: streams::name(&node.manifest, SourceStream::WorkflowCommands),
+        consumers: &in_force.consumers,
+        tenant: &id.tenant,
+    };
+    for sought in std::mem::take(&mut looked.commands) {
+        let asked = tokio::time::timeout(PATIENCE, asking.of(&sought)).await;
+        let Some((calls, place)) = asked.ok().flatten() else {
+            continue;
+        };
+        let command = sought.command.to_string();
         let mut of_command = looked.pending.iter_mut();
         let of_command = of_command.find(|pending| pending.command_id.as_ref() == Some(&command));
         if let Some(pending) = of_command {
-            pending.calls = Some(CallsView::from(said));
+            pending.calls = calls;
+            pending.command = place;
         }
     }
 }
 
-/// The last word about a command, else what its message says about the calls that were made before there was one.
-async fn said(
-    broker: &dyn Broker,
-    stream: &str,
-    (tenant, effect, command): (&TenantId, &EffectName, CommandId),
-    left: &mut usize,
-) -> Option<EffectProgress> {
-    let progress = Subject::EffectProgress {
-        tenant: tenant.clone(),
-        effect: effect.clone(),
-        command,
-    };
-    *left = left.checked_sub(1)?;
-    if let Some(stored) = broker.last_by_subject(stream, &progress.render()).await.ok()? {
-        return serde_json::from_slice(&stored.payload).ok();
+/// The broker, asked about commands of one tenant.
+struct Asking<'a> {
+    broker: &'a dyn Broker,
+    /// Name of the stream of commands.
+    stream: &'a str,
+    consumers: &'a [Consumer],
+    tenant: &'a TenantId,
+}
+
+impl Asking<'_> {
+    /// The last word about a command. Where there is none, what its message says about the calls that were made before it was
+    /// sent, and where it is: three questions. `None` where one of them has no answer.
+    async fn of(&self, sought: &Sought) -> Option<(Option<CallsView>, Option<CommandView>)> {
+        let (tenant, effect, command) = (self.tenant.clone(), sought.effect.clone(), sought.command);
+        let progress = Subject::EffectProgress {
+            tenant: tenant.clone(),
+            effect: effect.clone(),
+            command,
+        };
+        if let Some(stored) = self.last(&progress).await.ok()? {
+            let said: EffectProgress = serde_json::from_slice(&stored.payload).ok()?;
+            return Some((Some(CallsView::from(said)), None));
+        }
+        let sent = Subject::Effect {
+            tenant,
+            effect,
+            command,
+        };
+        let Some(stored) = self.last(&sent).await.ok()? else {
+            let state = match sought {
+                Sought { is_called: true, .. } => CommandState::WithWorker,
+                // What is answered may be trimmed before the shard has read the result.
+                Sought { is_sent: true, .. } => CommandState::Answered,
+                Sought { is_sent: false, .. } => CommandState::Unsent,
+            };
+            return Some((None, Some(CommandView::without_message(state))));
+        };
+        let place = self.place(&sought.effect, &stored).await;
+        let sent: EffectCommand<'_> = serde_json::from_slice(&stored.payload).ok()?;
+        Some((sent.progress.map(CallsView::from), place))
     }
-    let sent = Subject::Effect {
-        tenant: tenant.clone(),
-        effect: effect.clone(),
-        command,
-    };
-    *left = left.checked_sub(1)?;
-    let stored = broker.last_by_subject(stream, &sent.render()).await.ok()??;
-    let sent: EffectCommand<'_> = serde_json::from_slice(&stored.payload).ok()?;
-    sent.progress
+
+    async fn last(&self, subject: &Subject) -> Result<Option<StoredMessage>, BrokerError> {
+        self.broker.last_by_subject(self.stream, &subject.render()).await
+    }
+
+    /// Where the message of a command is in the queue of its workers.
+    async fn place(&self, effect: &EffectName, stored: &StoredMessage) -> Option<CommandView> {
+        let brings = |consumer: &&Consumer| {
+            let is_of_tenant = consumer.tenant.as_ref().is_none_or(|of| of == self.tenant);
+            is_of_tenant && consumer.effects.contains(effect)
+        };
+        let consumer = self.consumers.iter().find(brings)?;
+        let state = self.broker.queue_state(self.stream, &consumer.name).await.ok()?;
+        let queued = state.map(|state| QueueView {
+            sequence: stored.sequence,
+            delivered: state.delivered,
+            floor: state.floor,
+            pending: state.pending,
+            unacknowledged: state.unacknowledged,
+            workers_ask: state.is_asked,
+        });
+        Some(CommandView::stored(
+            &consumer.name,
+            stored.time.to_string(),
+            queued,
+        ))
+    }
 }
