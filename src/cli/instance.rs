@@ -1,6 +1,7 @@
 //! `instance`: shows instances of a running cluster, and sends an operator's decisions about one.
 
 mod actions;
+mod count;
 mod graph;
 mod inputs;
 mod list;
@@ -32,6 +33,9 @@ pub enum InstanceCommand {
         saga-runner instance list order --idle-for 15m --where 'state.amount > 100'")]
     List(list::ListArguments),
     /// Count instances by saga, phase, cause and error.
+    #[command(after_help = "Examples:\n  \
+        saga-runner instance count --by step\n  \
+        saga-runner instance count order --phase running --where 'state.amount > 100'")]
     Count(list::CountArguments),
     /// Show an instance: state, what it waits for, steps, ledger, timers and history.
     Show(NameArguments),

@@ -98,6 +98,7 @@ async fn a_process_without_shards_answers_every_read_as_the_one_with_them_does()
         format!("{tenant}/instances?phase=running&waits_for=message&where=state.n%20%3D%3D%200"),
         format!("{tenant}/instances/count"),
         format!("{tenant}/instances/count?by=step"),
+        format!("{tenant}/instances/count?key_prefix=p-&older_than=0s"),
         STARTS.to_owned(),
         path.clone(),
         format!("{path}?history=1"),
