@@ -13,7 +13,7 @@ use crate::kernel::envelope::{EffectCommand, EffectProgress};
 use crate::kernel::ids::{CommandId, EffectName, InstanceId, Key, SagaName, TenantId};
 use crate::kernel::input::SourceStream;
 use crate::kernel::subject::Subject;
-use crate::kernel::view::pending::{self, AwaitedView, CallsView};
+use crate::kernel::view::pending::{self, AwaitedView, CallsView, PENDING_MAX, WaitsFor};
 use crate::kernel::view::why::{self, Evidence, Why};
 use crate::kernel::view::{CommandState, CommandView, InstanceView, QueueView};
 use crate::kernel::work::{WorkItem, WorkRef};
@@ -48,6 +48,59 @@ pub(super) async fn why(node: &Node, id: &InstanceId) -> Result<Why, ControlErro
         None => None,
     };
     Ok(looked.answer(below.as_ref()))
+}
+
+/// Why a request to make the next attempt of a step, or of all, now is of no use: nothing of it backs off in the saga, and the calls
+/// of an effect in progress are a worker's. `None` where that is not so.
+///
+/// Only the worker that was given a command knows that no other one calls for it. A request from outside could have two of them call
+/// at a time.
+pub(super) async fn kept_from_trying(node: &Node, id: &InstanceId, step: Option<&str>) -> Option<String> {
+    // Without the instance, the request is refused for that.
+    let mut looked = look(node, id).await.ok()?;
+    let is_meant = |pending: &AwaitedView| !pending.abandoned && step.is_none_or(|step| pending.step == step);
+    looked.pending.retain(is_meant);
+    if looked
+        .pending
+        .iter()
+        .any(|pending| pending.waits_for == WaitsFor::Retry)
+    {
+        return None;
+    }
+    looked
+        .pending
+        .retain(|pending| pending.waits_for == WaitsFor::Effect);
+    let named = |command: CommandId| {
+        let command = command.to_string();
+        looked
+            .pending
+            .iter()
+            .any(|pending| pending.command_id.as_ref() == Some(&command))
+    };
+    looked.commands = std::mem::take(&mut looked.commands)
+        .into_iter()
+        .filter(|sought| named(sought.command))
+        .collect();
+    tell_calls(node, id, &mut looked).await;
+    let first = looked.pending.iter().min_by_key(|pending| why::rank(pending))?;
+    let (saga, key) = (&id.saga, &id.key);
+    let instead = if first.compensates {
+        "wait for that".to_owned()
+    } else {
+        let step = &first.step;
+        format!(
+            "wait for that, skip the step (`saga-runner instance skip {saga} {key} --step {step} --as not_done --reason TEXT`), or cancel the instance"
+        )
+    };
+    let meant = match step {
+        Some(step) => format!("step {step} of instance {key} does not back off in its saga"),
+        None => format!("nothing of instance {key} backs off in its saga"),
+    };
+    Some(format!(
+        "{meant}: {}. The worker that has a command alone decides when its next call is made, so that two are never made at a time; \
+         try-now does not reach it: {instead}",
+        why::told(first)
+    ))
 }
 
 /// The instance that is waited for.
@@ -112,7 +165,7 @@ async fn look(node: &Node, id: &InstanceId) -> Result<Looked, ControlError> {
             is_called: relayed.has_called(row),
         };
         let under_way = pending::commands(record, &seen.work);
-        commands = under_way.take(EFFECTS_MAX).map(sought).collect();
+        commands = under_way.take(PENDING_MAX).map(sought).collect();
     }
     Ok(Looked {
         pending: pending(node, &found, &seen.work),
@@ -132,7 +185,8 @@ async fn tell_calls(node: &Node, id: &InstanceId, looked: &mut Looked) {
         consumers: &in_force.consumers,
         tenant: &id.tenant,
     };
-    for sought in std::mem::take(&mut looked.commands) {
+    let commands = std::mem::take(&mut looked.commands);
+    for sought in commands.into_iter().take(EFFECTS_MAX) {
         let asked = tokio::time::timeout(PATIENCE, asking.of(&sought)).await;
         let Some((calls, place)) = asked.ok().flatten() else {
             continue;

@@ -153,6 +153,38 @@ async fn calls_that_fail_in_another_process_are_told_with_class_message_and_next
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_attempt_that_a_worker_holds_back_is_not_made_by_request_and_the_refusal_says_when_it_is() {
+    let later = ResponseTemplate::new(503).insert_header("retry-after", "300");
+    let (server, upstream) = (NatsServer::start(), service(later).await);
+    let (sagas, effects) = apart(&server, &upstream, RETRIES).await;
+    send(&sagas, "acme", "e-1", "Pay.Opened", json!({"pay": "p-1"})).await;
+    let told = until(&sagas, &why("pay", "p-1"), |told| cause(told) == "failing").await;
+    let next = told["pending"][0]["calls"]["next"].as_str().expect("a time");
+    let path = format!("{}/try-now", instance("acme", "pay", "p-1"));
+    for (rig, body) in [(&sagas, "{}"), (&effects, r#"{"step": "charge"}"#)] {
+        let problem = post(rig, &path, body).await.is_problem(409, "SR0503");
+        let detail = problem["detail"].as_str().expect("a text");
+        for part in [
+            "503",
+            next,
+            "1 call(s) were made",
+            "instance skip pay p-1 --step charge --as not_done",
+        ] {
+            assert!(detail.contains(part), "{part}: {detail}");
+        }
+    }
+    let other = post(&sagas, &path, r#"{"step": "ship"}"#)
+        .await
+        .is_problem(409, "SR0503");
+    let detail = other["detail"].as_str().expect("a text");
+    assert!(detail.contains("has no step ship"), "{detail}");
+    assert_eq!(
+        upstream.received_requests().await.map(|calls| calls.len()),
+        Some(1)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_breaker_that_is_open_in_another_process_is_told_with_its_upstream() {
     let (server, upstream) = (NatsServer::start(), refusing().await);
     let breaker = format!("{RETRIES}breaker: {{window: 30s, min_calls: 1, failure_rate: 0.1, open: 60s}}\n");

@@ -103,6 +103,13 @@ pub fn why(evidence: Evidence<'_>) -> Why {
     }
 }
 
+/// What one thing that is awaited waits for, in a sentence.
+#[must_use]
+pub fn told(pending: &AwaitedView) -> String {
+    let (_, told) = awaits(pending, None);
+    told
+}
+
 /// What comes first keeps what comes later from helping.
 fn sentence(evidence: Evidence<'_>) -> (Cause, String) {
     let Evidence {
@@ -239,8 +246,9 @@ fn asks(stuck: &StuckView, count: usize, pending: &[AwaitedView]) -> String {
     told
 }
 
-/// What is told first.
-fn rank(pending: &AwaitedView) -> u8 {
+/// What is told first: the lowest.
+#[must_use]
+pub fn rank(pending: &AwaitedView) -> u8 {
     let is_troubled = |calls: &CallsView| calls.held_by.is_some() || calls.error.is_some();
     let is_troubled = pending.calls.as_ref().is_some_and(is_troubled)
         || pending
