@@ -138,7 +138,9 @@ impl Gate {
         }
         let tenant = self.check(&principal, &request, names)?;
         request = self.read(request, audited).await?;
-        if let Some(way) = self.elsewhere(&request) {
+        let way;
+        (request, way) = self.elsewhere(request).await?;
+        if let Some(way) = way {
             let may_be_stored = forwarding::may_be_stored(&self.endpoint, &request);
             let (sent, kept) = if may_be_stored {
                 let (sent, kept) = twice(request).await?;
@@ -187,13 +189,22 @@ impl Gate {
         })
     }
 
-    /// The way to the process that answers it, if that is another one. What was forwarded here is answered here.
-    fn elsewhere(&self, request: &Request) -> Option<Arc<dyn Forwarding>> {
+    /// The request again, and the way to the process that answers it, if that is another one. What was forwarded here is answered
+    /// here.
+    async fn elsewhere(&self, request: Request) -> Result<(Request, Option<Arc<dyn Forwarding>>), Problem> {
         let is_forwarded = request.extensions().get::<Vouched>().is_some();
-        if is_forwarded || !forwarding::is_for_owner(&self.endpoint) {
-            return None;
+        let is_for_owner = forwarding::is_for_owner(&self.endpoint);
+        if is_forwarded || !(is_for_owner || self.endpoint.starts_job()) {
+            return Ok((request, None));
         }
-        self.state.control.forwarding()
+        let Some(way) = self.state.control.forwarding() else {
+            return Ok((request, None));
+        };
+        if is_for_owner {
+            return Ok((request, Some(way)));
+        }
+        let (request, is_plan) = forwarding::plans_job(request).await?;
+        Ok((request, is_plan.then_some(way)))
     }
 
     /// Lets it through, with the tenant that it is about, if it is about one.

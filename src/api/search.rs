@@ -22,7 +22,7 @@ use crate::ports::control::{InstanceFilter, InstanceTrait};
 /// Bytes of a condition.
 const CONDITION_BYTES_MAX: usize = 4_096;
 
-/// The query parameters by which [`list`] chooses instances.
+/// The query parameters by which [`list`] and [`count`] choose instances.
 pub const LIST: &[&str] = &[
     "saga",
     "phase",
@@ -39,8 +39,8 @@ pub const LIST: &[&str] = &[
     "signal",
     "last_generation",
 ];
-/// The query parameters that [`count`] knows.
-pub const COUNT: &[&str] = &["saga", "phase", "blocked_by", "waits_for", "error", "by"];
+/// The query parameters that [`count`] knows besides these.
+pub const COUNT: &[&str] = &["by", "after"];
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -98,13 +98,13 @@ impl FilterParameters {
     /// # Errors
     /// [`Problem`] for what is not a value of its parameter.
     pub fn filter(self) -> Result<InstanceFilter, Problem> {
-        let statuses = CountParameters {
-            saga: self.saga,
-            phase: self.phase,
-            blocked_by: self.blocked_by,
-            waits_for: self.waits_for,
-            error: self.error,
-            by: None,
+        let saga = self.saga.map(|saga| SagaName::parse(&saga)).transpose();
+        let blocked_by = match self.blocked_by.as_deref() {
+            Some("anything") => {
+                let all = BlockedCause::ALL.into_iter();
+                all.filter(|blocked| *blocked != BlockedCause::Nothing).collect()
+            }
+            text => several("blocked_by", text, BlockedCause::ALL, BlockedCause::as_str)?,
         };
         let having = [
             (InstanceTrait::Step, self.step),
@@ -115,13 +115,17 @@ impl FilterParameters {
         let having = having.map(|(by, value)| value.map(|value| (by, value)));
         let age = |name: &str, text: Option<String>| text.map(|age| age_of(name, &age)).transpose();
         Ok(InstanceFilter {
+            saga: saga.map_err(|error| Problem::invalid(error.to_string()))?,
+            phases: several("phase", self.phase.as_deref(), Phase::ALL, Phase::as_str)?,
+            blocked_by,
+            waits_for: several("waits_for", self.waits_for.as_deref(), Waits::ALL, Waits::as_str)?,
+            error: self.error,
             key_prefix: self.key_prefix.filter(|prefix| !prefix.is_empty()),
             older_than: age("older_than", self.older_than)?,
             idle_for: age("idle_for", self.idle_for)?,
             condition: self.condition.map(|text| condition(&text)).transpose()?,
             having: having.into_iter().flatten().collect(),
             last_generation: flag("last_generation", self.last_generation.as_deref())?.unwrap_or(false),
-            ..filter(statuses)?
         })
     }
 }
@@ -134,7 +138,18 @@ pub struct CountParameters {
     blocked_by: Option<String>,
     waits_for: Option<String>,
     error: Option<String>,
+    key_prefix: Option<String>,
+    older_than: Option<String>,
+    idle_for: Option<String>,
+    #[serde(rename = "where")]
+    condition: Option<String>,
+    step: Option<String>,
+    upstream: Option<String>,
+    event: Option<String>,
+    signal: Option<String>,
+    last_generation: Option<String>,
     by: Option<String>,
+    after: Option<String>,
 }
 
 /// Instances across sagas, as summaries.
@@ -170,42 +185,41 @@ pub async fn list(
     pages::listed(&state, (pages::ITEMS, Source::Shards), page, ask).await
 }
 
-/// How many instances there are, in all and by status, or by what they have in common.
+/// How many instances there are, in all and by status, or by what they have in common: of a page where records are looked at.
 pub async fn count(
     State(state): State<ApiState>,
     Path(names): Path<Names>,
-    Parameters(mut query): Parameters<CountParameters>,
+    Parameters(query): Parameters<CountParameters>,
 ) -> Result<Response, Problem> {
     let tenant = extract::tenant(state.tenancy, &names)?;
-    if let Some(by) = query.by.take() {
+    let filter = FilterParameters {
+        saga: query.saga,
+        phase: query.phase,
+        blocked_by: query.blocked_by,
+        waits_for: query.waits_for,
+        error: query.error,
+        key_prefix: query.key_prefix,
+        older_than: query.older_than,
+        idle_for: query.idle_for,
+        condition: query.condition,
+        step: query.step,
+        upstream: query.upstream,
+        event: query.event,
+        signal: query.signal,
+        last_generation: query.last_generation,
+    };
+    let (filter, after) = (filter.filter()?, query.after);
+    if let Some(by) = query.by {
         let known = InstanceTrait::ALL.into_iter().find(|one| one.as_str() == by);
         let by = known.ok_or_else(|| {
             let all = InstanceTrait::ALL.map(InstanceTrait::as_str).join(", ");
             Problem::invalid(format!("by: {by:?} is not one of {all}")).of("query", "by")
         })?;
-        let grouped = state.control.group(&tenant, filter(query)?, by).await?;
+        let grouped = state.control.group(&tenant, filter, by, after).await?;
         return Ok(Json(grouped).into_response());
     }
-    Ok(Json(state.control.count(&tenant, filter(query)?).await?).into_response())
-}
-
-fn filter(query: CountParameters) -> Result<InstanceFilter, Problem> {
-    let saga = query.saga.map(|saga| SagaName::parse(&saga)).transpose();
-    let blocked_by = match query.blocked_by.as_deref() {
-        Some("anything") => {
-            let all = BlockedCause::ALL.into_iter();
-            all.filter(|blocked| *blocked != BlockedCause::Nothing).collect()
-        }
-        text => several("blocked_by", text, BlockedCause::ALL, BlockedCause::as_str)?,
-    };
-    Ok(InstanceFilter {
-        saga: saga.map_err(|error| Problem::invalid(error.to_string()))?,
-        phases: several("phase", query.phase.as_deref(), Phase::ALL, Phase::as_str)?,
-        blocked_by,
-        waits_for: several("waits_for", query.waits_for.as_deref(), Waits::ALL, Waits::as_str)?,
-        error: query.error,
-        ..InstanceFilter::default()
-    })
+    let counted = state.control.count(&tenant, filter, after).await?;
+    Ok(Json(counted).into_response())
 }
 
 /// Reads names with commas between them.

@@ -427,7 +427,7 @@ fn nothing_to_do(definition: &Definition, record: &Record, key: &Key, verb: &Ope
             match state {
                 None => format!("the saga of instance {key} has no step {step}"),
                 Some((_, state)) if state.outstanding.is_some() => format!(
-                    "step {step} of instance {key} does not back off: its command is with a worker, which makes its own attempts"
+                    "step {step} of instance {key} does not back off in the saga: its command is with a worker, which makes its own attempts"
                 ),
                 Some((_, state)) => format!(
                     "step {step} of instance {key} is {}, and does not back off",
@@ -435,6 +435,9 @@ fn nothing_to_do(definition: &Definition, record: &Record, key: &Key, verb: &Ope
                 ),
             }
         }
+        OperationVerb::TryNow { step: None } if record.outstanding().next().is_some() => format!(
+            "nothing of instance {key}, which is {phase}, backs off in the saga: a worker makes its own attempts of a command"
+        ),
         OperationVerb::TryNow { step: None } => {
             format!("nothing of instance {key}, which is {phase}, backs off")
         }

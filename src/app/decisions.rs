@@ -1,6 +1,8 @@
-//! Decisions about what is stuck, checked before they are sent: whether somebody has asked, and whether a result is one.
+//! Decisions about what is stuck or backs off, checked before they are sent: whether somebody has asked, whether a result is one, and
+//! whether it is the saga that backs off.
 
 use super::node::Node;
+use super::why;
 use crate::kernel::definition::Definition;
 use crate::kernel::envelope::{ControlMessage, ControlVerb, Principal};
 use crate::kernel::ids::InstanceId;
@@ -15,7 +17,8 @@ use crate::storage::read::Found as Instance;
 /// Checks an answer against the instance as it is now, and a result against what its effect gives.
 ///
 /// # Errors
-/// [`ControlError::Invalid`] for an answer that is none, [`ControlError::Conflict`] where nobody has asked.
+/// [`ControlError::Invalid`] for an answer that is none, [`ControlError::Conflict`] where nobody has asked, or where a worker holds the
+/// next attempt back.
 pub(super) async fn check(
     node: &Node,
     id: &InstanceId,
@@ -25,6 +28,10 @@ pub(super) async fn check(
         ControlVerb::Retry(stuck) => (Verdict::Retry, stuck),
         ControlVerb::Skip(stuck) => (Verdict::Skip, stuck),
         ControlVerb::Resolve(stuck) => (Verdict::Resolve, stuck),
+        ControlVerb::TryNow { step } => {
+            let kept = why::kept_from_trying(node, id, step.as_deref()).await;
+            return kept.map_or(Ok(()), |why| Err(ControlError::Conflict(why)));
+        }
         ControlVerb::Pause { .. }
         | ControlVerb::Resume { .. }
         | ControlVerb::Kill { .. }
@@ -33,7 +40,6 @@ pub(super) async fn check(
         | ControlVerb::Cancel { .. }
         | ControlVerb::FireTimer { .. }
         | ControlVerb::CancelTimer { .. }
-        | ControlVerb::TryNow { .. }
         | ControlVerb::Rerun { .. }
         | ControlVerb::Signal { .. }
         | ControlVerb::Start { .. }

@@ -1,43 +1,49 @@
 //! Instances, counted by something that they have in common: from the index of statuses, or from their records.
 
-use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::catalog::InForce;
+use super::counts;
 use super::node::Node;
-use super::search;
 use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::Action;
-use crate::kernel::ids::{InstanceId, SagaName, TenantId};
-use crate::kernel::instance_status::{InstanceStatus, Waits};
+use crate::kernel::ids::TenantId;
+use crate::kernel::instance_status::Waits;
 use crate::kernel::record::Record;
 use crate::kernel::view::pending::{self, AwaitedView, WaitsFor};
 use crate::ports::control::{
     ControlError, InstanceCount, InstanceFilter, InstanceGroup, InstanceGroups, InstanceTrait, StatusView,
 };
-use crate::storage::listed::ListBound;
+use crate::storage::listed::Entry;
 use crate::storage::read::Found;
 
-/// Records that one request looks at, and that it reads at a time.
-const LOOKED_MAX: usize = 100_000;
-const LOOKED_AT_A_TIME: usize = 2_000;
 /// Values that are told apart while it counts, and groups that are shown.
 const VALUES_MAX: usize = 10_000;
 const GROUPS_MAX: usize = 1_000;
 
+/// Instances by something that they have in common: all of them where the index tells it, else those of a page.
 pub(super) async fn group(
     node: &Node,
     tenant: &TenantId,
     filter: InstanceFilter,
     by: InstanceTrait,
+    after: Option<&str>,
 ) -> Result<InstanceGroups, ControlError> {
     if by.is_of_status() {
-        let counted = search::count(node, tenant, filter).await?;
+        let counted = counts::count(node, tenant, filter, after).await?;
         return Ok(of_statuses(counted, by));
     }
-    of_records(node, tenant, filter, by).await
+    let mut tally = Tally::default();
+    let add = |in_force: &InForce, entry: Entry| tally.add_instance(&entry.found, in_force, by);
+    let counted = counts::of_records(node, (tenant, &filter), after, add).await?;
+    Ok(InstanceGroups {
+        looked_at: Some(counted.looked_at),
+        next: counted.next,
+        absent_shards: node.absent_shards(),
+        ..tally.groups(by)
+    })
 }
 
 /// How often each value was found.
@@ -45,7 +51,6 @@ pub(super) async fn group(
 struct Tally {
     counts: BTreeMap<String, u64>,
     instances: u64,
-    looked_at: usize,
     /// There were more values than are told apart.
     is_full: bool,
 }
@@ -60,22 +65,30 @@ impl Tally {
         }
     }
 
-    fn groups(self, by: InstanceTrait, incomplete: bool, absent_shards: Vec<u16>) -> InstanceGroups {
+    fn add_instance(&mut self, found: &Found, in_force: &InForce, by: InstanceTrait) {
+        self.instances += 1;
+        for value in values(found, in_force, by) {
+            self.add(value, 1);
+        }
+    }
+
+    fn groups(self, by: InstanceTrait) -> InstanceGroups {
         let groups = self.counts.into_iter();
         let mut groups: Vec<InstanceGroup> = groups
             .map(|(value, instances)| InstanceGroup { value, instances })
             .collect();
         // Stable: those of one size stay in the order of their names.
         groups.sort_by_key(|group| Reverse(group.instances));
-        let incomplete = incomplete || self.is_full || groups.len() > GROUPS_MAX;
+        let incomplete = self.is_full || groups.len() > GROUPS_MAX;
         groups.truncate(GROUPS_MAX);
         InstanceGroups {
             by: by.as_str(),
             instances: self.instances,
             groups,
             incomplete,
-            looked_at: (!by.is_of_status()).then_some(self.looked_at),
-            absent_shards,
+            looked_at: None,
+            next: None,
+            absent_shards: Vec::new(),
         }
     }
 }
@@ -103,61 +116,13 @@ fn of_statuses(counted: InstanceCount, by: InstanceTrait) -> InstanceGroups {
         };
         tally.add(value, instances);
     }
-    tally.groups(by, counted.incomplete, counted.absent_shards)
-}
-
-async fn of_records(
-    node: &Node,
-    tenant: &TenantId,
-    filter: InstanceFilter,
-    by: InstanceTrait,
-) -> Result<InstanceGroups, ControlError> {
-    search::check_countable(&filter)?;
-    let running = node.running_or_unavailable()?;
-    let (mut tally, mut incomplete) = (Tally::default(), false);
-    'shards: for shard in running.shards.all() {
-        let mut after: Option<Vec<u8>> = None;
-        loop {
-            let (reader, tenant, filter) = (shard.reader.clone(), tenant.clone(), filter.clone());
-            let (in_force, counted, place) = (node.catalog.now(), std::mem::take(&mut tally), after.take());
-            let (counted, next) = node
-                .read(move || {
-                    let counted = RefCell::new(counted);
-                    let wanted = |saga: &SagaName, status: &InstanceStatus| filter.wants(saga, status);
-                    // No record is kept: each is counted while it is read.
-                    let count = |_: &InstanceId, found: &Found| {
-                        count(&mut counted.borrow_mut(), &in_force, found, by);
-                        false
-                    };
-                    let bound = ListBound {
-                        items: usize::MAX,
-                        bytes: usize::MAX,
-                        looked: LOOKED_AT_A_TIME,
-                    };
-                    let found = reader.listed(&tenant, wanted, count, place.as_deref(), bound)?;
-                    let mut counted = counted.into_inner();
-                    counted.looked_at += found.looked_at;
-                    Ok((counted, found.next))
-                })
-                .await?;
-            tally = counted;
-            if next.is_some() && tally.looked_at >= LOOKED_MAX {
-                incomplete = true;
-                break 'shards;
-            }
-            match next {
-                Some(next) => after = Some(next),
-                None => break,
-            }
-        }
-    }
-    Ok(tally.groups(by, incomplete, node.absent_shards()))
-}
-
-fn count(tally: &mut Tally, in_force: &InForce, found: &Found, by: InstanceTrait) {
-    tally.instances += 1;
-    for value in values(found, in_force, by) {
-        tally.add(value, 1);
+    let groups = tally.groups(by);
+    InstanceGroups {
+        incomplete: groups.incomplete || counted.incomplete,
+        looked_at: counted.looked_at,
+        next: counted.next,
+        absent_shards: counted.absent_shards,
+        ..groups
     }
 }
 

@@ -9,7 +9,8 @@ use super::control::traced;
 use super::node::Node;
 use super::requests::{self, Asked, Lookout};
 use super::{
-    actions, answers, decisions, graph, groups, inputs, pages, restart, schedules, search, streams, why,
+    actions, answers, counts, decisions, graph, groups, inputs, pages, restart, schedules, search, streams,
+    why,
 };
 use crate::intake::decode::Decoded;
 use crate::kernel::envelope::{ConflictPolicy, ControlMessage, ControlVerb, Sender};
@@ -145,8 +146,13 @@ impl Instances for Node {
         search::search(self, tenant, filter, page).await
     }
 
-    async fn count(&self, tenant: &TenantId, filter: InstanceFilter) -> Result<InstanceCount, ControlError> {
-        search::count(self, tenant, filter).await
+    async fn count(
+        &self,
+        tenant: &TenantId,
+        filter: InstanceFilter,
+        after: Option<String>,
+    ) -> Result<InstanceCount, ControlError> {
+        counts::count(self, tenant, filter, after.as_deref()).await
     }
 
     async fn group(
@@ -154,8 +160,9 @@ impl Instances for Node {
         tenant: &TenantId,
         filter: InstanceFilter,
         by: InstanceTrait,
+        after: Option<String>,
     ) -> Result<InstanceGroups, ControlError> {
-        groups::group(self, tenant, filter, by).await
+        groups::group(self, tenant, filter, by, after.as_deref()).await
     }
 
     async fn instance(&self, id: &InstanceId, history: usize) -> Result<InstanceDetail, ControlError> {

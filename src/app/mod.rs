@@ -18,6 +18,7 @@ mod cluster;
 pub mod conformance;
 pub mod consumers;
 mod control;
+mod counts;
 mod credentials;
 mod cursors;
 mod decisions;

@@ -1,6 +1,4 @@
-//! Lists and counts of instances across sagas, from the indexes of the shards.
-
-use std::collections::BTreeMap;
+//! Lists of instances across sagas, from the indexes of the shards: what counts and jobs select is found here, too.
 
 use super::catalog::InForce;
 use super::cursors::{forged, read_place, write_place};
@@ -14,12 +12,10 @@ use crate::kernel::instance_status::InstanceStatus;
 use crate::kernel::json::Json;
 use crate::kernel::limits::Limits;
 use crate::kernel::record::Record;
-use crate::ports::control::{
-    ControlError, InstanceCount, InstanceFilter, InstanceSummary, Page, PageRequest, StatusView,
-};
-use crate::storage::by_key;
-use crate::storage::listed::{Entry, ListBound, StatusCount};
+use crate::ports::control::{ControlError, InstanceFilter, InstanceSummary, Page, PageRequest};
+use crate::storage::listed::{Entries, Entry, ListBound};
 use crate::storage::read::Found;
+use crate::storage::{Reader, by_key};
 
 /// Instances of one shard after the other; of each, those of one saga and status after the other, or in the order of their keys
 /// where the filter says what these begin with.
@@ -30,14 +26,7 @@ pub(super) async fn search(
     page: PageRequest,
 ) -> Result<Page<InstanceSummary>, ControlError> {
     let running = node.running_or_unavailable()?;
-    let (mut index, mut after) = page.after.as_deref().map_or(Ok((0, None)), read_place)?;
-    if after
-        .as_deref()
-        .is_some_and(|place| by_key::is_place(place) != filter.key_prefix.is_some())
-    {
-        return Err(forged());
-    }
-    let last_generation = filter.last_generation;
+    let (mut index, mut after) = begin(&filter, page.after.as_deref())?;
     let mut room = Room::of(node, &page);
     let (mut items, mut looked_at) = (Vec::new(), page.looked_at);
     let shards = running.shards.all();
@@ -48,33 +37,16 @@ pub(super) async fn search(
         if shard.index > index {
             (index, after) = (shard.index, None);
         }
-        let (reader, tenant, filter) = (shard.reader.clone(), tenant.clone(), filter.clone());
-        let (place, limits, now) = (after.take(), node.manifest.limits.clone(), node.clock.now());
-        let in_force = node.catalog.now();
         let bound = ListBound {
             items: room.bound().items,
             bytes: room.bound().bytes,
             looked: LOOKED_AT_MAX.saturating_sub(looked_at),
         };
-        let found = node
-            .read(move || {
-                let wanted = |saga: &SagaName, status: &InstanceStatus| filter.wants(saga, status);
-                let fits = |id: &InstanceId, found: &Found| {
-                    fits(&filter, &limits, now, id, found) && has(&filter, &in_force, found)
-                };
-                let place = place.as_deref();
-                match filter.key_prefix.as_deref() {
-                    Some(beginning) => reader.by_key(&tenant, beginning, wanted, fits, place, bound),
-                    None => reader.listed(&tenant, wanted, fits, place, bound),
-                }
-            })
-            .await?;
+        let found = entries(node, &shard.reader, (tenant, &filter), after.take(), bound).await?;
         looked_at += found.looked_at;
         let mut goes_on_behind = found.next;
-        let is_asked_for = |entry: &Entry| entry.last_generation || !last_generation;
-        let entries: Vec<Entry> = found.items.into_iter().filter(is_asked_for).collect();
-        let count = entries.len();
-        for (at, entry) in (1..).zip(entries) {
+        let count = found.items.len();
+        for (at, entry) in (1..).zip(found.items) {
             let place = entry.place.clone();
             let view = summary(entry);
             room.take(&view);
@@ -98,76 +70,52 @@ pub(super) async fn search(
     })
 }
 
-/// How many instances there are. A filter by something else than the status cannot be counted without a look at each.
-pub(super) async fn count(
-    node: &Node,
-    tenant: &TenantId,
-    filter: InstanceFilter,
-) -> Result<InstanceCount, ControlError> {
-    check_countable(&filter)?;
-    let running = node.running_or_unavailable()?;
-    let (mut counted, mut incomplete) = (BTreeMap::new(), false);
-    for shard in running.shards.all() {
-        let (reader, tenant) = (shard.reader.clone(), tenant.clone());
-        let (found, is_whole) = node.read(move || reader.statuses(&tenant)).await?;
-        incomplete |= !is_whole;
-        let wanted = found
-            .into_iter()
-            .filter(|found| filter.wants(&found.saga, &found.status));
-        for StatusCount {
-            saga,
-            status,
-            instances,
-        } in wanted
-        {
-            let InstanceStatus {
-                phase,
-                blocked_by,
-                waits_for,
-                error,
-            } = status;
-            let names = (
-                saga.to_string(),
-                phase.as_str(),
-                blocked_by.as_str(),
-                waits_for.as_str(),
-                error,
-            );
-            *counted.entry(names).or_insert(0) += instances;
-        }
+/// Where a list or a count by this filter begins.
+///
+/// # Errors
+/// [`ControlError::Invalid`] for a cursor that is none of it.
+pub(super) fn begin(
+    filter: &InstanceFilter,
+    after: Option<&str>,
+) -> Result<(u16, Option<Vec<u8>>), ControlError> {
+    let (index, after) = after.map_or(Ok((0, None)), read_place)?;
+    if after
+        .as_deref()
+        .is_some_and(|place| by_key::is_place(place) != filter.key_prefix.is_some())
+    {
+        return Err(forged());
     }
-    let mut statuses: Vec<StatusView> = counted
-        .into_iter()
-        .map(
-            |((saga, phase, blocked_by, waits_for, error), instances)| StatusView {
-                saga,
-                phase,
-                blocked_by,
-                waits_for,
-                error,
-                instances,
-            },
-        )
-        .collect();
-    // Stable: those of one size stay in the order of their names.
-    statuses.sort_by_key(|status| std::cmp::Reverse(status.instances));
-    Ok(InstanceCount {
-        instances: statuses.iter().map(|status| status.instances).sum(),
-        statuses,
-        incomplete,
-        absent_shards: node.absent_shards(),
-    })
+    Ok((index, after))
 }
 
-/// Refuses a filter by something else than the status.
-pub(super) fn check_countable(filter: &InstanceFilter) -> Result<(), ControlError> {
-    if filter.is_of_statuses() {
-        return Ok(());
-    }
-    Err(ControlError::Invalid(
-        "instances are counted by saga, phase, blocked_by, waits_for and error only; list the others"
-            .to_owned(),
-    ))
+/// What a filter asks for in one shard, behind a place.
+pub(super) async fn entries(
+    node: &Node,
+    reader: &Reader,
+    (tenant, filter): (&TenantId, &InstanceFilter),
+    place: Option<Vec<u8>>,
+    bound: ListBound,
+) -> Result<Entries, ControlError> {
+    let (reader, tenant, filter) = (reader.clone(), tenant.clone(), filter.clone());
+    let (limits, now) = (node.manifest.limits.clone(), node.clock.now());
+    let (in_force, last_generation) = (node.catalog.now(), filter.last_generation);
+    let mut found = node
+        .read(move || {
+            let wanted = |saga: &SagaName, status: &InstanceStatus| filter.wants(saga, status);
+            let fits = |id: &InstanceId, found: &Found| {
+                fits(&filter, &limits, now, id, found) && has(&filter, &in_force, found)
+            };
+            let place = place.as_deref();
+            match filter.key_prefix.as_deref() {
+                Some(beginning) => reader.by_key(&tenant, beginning, wanted, fits, place, bound),
+                None => reader.listed(&tenant, wanted, fits, place, bound),
+            }
+        })
+        .await?;
+    found
+        .items
+        .retain(|entry| entry.last_generation || !last_generation);
+    Ok(found)
 }
 
 /// Whether an instance is asked for by what its status does not say. An expression that fails on it does not hold.

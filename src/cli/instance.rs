@@ -1,6 +1,7 @@
 //! `instance`: shows instances of a running cluster, and sends an operator's decisions about one.
 
 mod actions;
+mod count;
 mod graph;
 mod inputs;
 mod list;
@@ -36,8 +37,8 @@ pub enum InstanceCommand {
     List(list::ListArguments),
     /// Count instances by saga, phase, cause and error.
     #[command(after_help = "Examples:\n  \
-        saga-runner instance count --blocked\n  \
-        saga-runner instance count order --by step --phase running")]
+        saga-runner instance count --by step\n  \
+        saga-runner instance count order --phase running --where 'state.amount > 100'")]
     Count(list::CountArguments),
     /// Show an instance: state, what it waits for, steps, ledger, timers and history.
     Show(NameArguments),

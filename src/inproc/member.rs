@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use crate::kernel::ids::TimeMs;
 use crate::ports::broker::{BrokerError, Message, Queue, QueueMessage, ReaderBroken, Receipt};
 
-use super::queue::{QueueShared, Taken};
+use super::queue::{Asking, QueueShared, Taken};
 use super::trust::Trust;
 
 pub(super) struct Member {
@@ -20,6 +20,8 @@ pub(super) struct Member {
     trust: Trust,
     /// Messages that may be taken.
     room: usize,
+    /// While there is room.
+    asking: Option<Asking>,
 }
 
 impl Member {
@@ -27,16 +29,26 @@ impl Member {
         Self {
             runtime: Handle::current(),
             news: shared.stream().news(),
+            asking: Some(shared.ask()),
             shared,
             trust: Trust::default(),
             room: usize::MAX,
         }
     }
 
+    fn set_room(&mut self, room: usize) {
+        self.room = room;
+        if room == 0 {
+            self.asking = None;
+        } else if self.asking.is_none() {
+            self.asking = Some(self.shared.ask());
+        }
+    }
+
     fn hand_over(&mut self, message: Message) -> QueueMessage {
         // Without end where nobody has said how much there is.
         if self.room != usize::MAX {
-            self.room -= 1;
+            self.set_room(self.room - 1);
         }
         let receipt = InprocReceipt {
             shared: Arc::clone(&self.shared),
@@ -99,7 +111,7 @@ impl Queue for Member {
     }
 
     fn make_room(&mut self, room: usize) {
-        self.room = room;
+        self.set_room(room);
     }
 
     fn created(&self) -> TimeMs {
@@ -108,6 +120,7 @@ impl Queue for Member {
 
     /// There is nothing to give back: a message leaves the queue only when it is taken.
     async fn close(&mut self) {
+        self.asking = None;
         self.trust.lose("the member has left the queue");
     }
 }

@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -50,6 +50,8 @@ pub(super) struct QueueShared {
     stirred: Notify,
     /// The floor moved since it was last looked at for storing.
     moved: AtomicBool,
+    /// Members that have room for a message.
+    asking: AtomicUsize,
 }
 
 struct State {
@@ -129,6 +131,7 @@ impl QueueShared {
             stream,
             stirred: Notify::new(),
             moved: AtomicBool::new(false),
+            asking: AtomicUsize::new(0),
         })
     }
 
@@ -167,6 +170,9 @@ impl QueueShared {
         QueueState {
             pending: state.ahead.len() as u64 + state.feed.behind(),
             unacknowledged: state.held.len() as u64,
+            delivered: state.undelivered() - 1,
+            floor: state.floor(),
+            is_asked: self.asking.load(Ordering::Acquire) > 0,
         }
     }
 
@@ -306,6 +312,12 @@ impl QueueShared {
             .check()
             .map_err(|broken| BrokerError::Unavailable(broken.0))?;
         Ok(self.lock())
+    }
+
+    /// A member has room for a message, until what is returned is dropped.
+    pub fn ask(self: &Arc<Self>) -> Asking {
+        self.asking.fetch_add(1, Ordering::AcqRel);
+        Asking(Arc::clone(self))
     }
 
     pub fn stirred(&self) -> &Notify {
@@ -453,9 +465,22 @@ impl State {
 
     fn floor(&self) -> u64 {
         let held = self.held.first_key_value().map(|(sequence, _)| *sequence);
+        held.unwrap_or(u64::MAX).min(self.undelivered()) - 1
+    }
+
+    /// The first sequence that nobody was given.
+    fn undelivered(&self) -> u64 {
         let ahead = self.ahead.front().map(|entry| entry.sequence);
-        let open = [held, ahead].into_iter().flatten().min();
-        open.unwrap_or(self.feed.position()).min(self.feed.position()) - 1
+        ahead.unwrap_or(u64::MAX).min(self.feed.position())
+    }
+}
+
+/// The wish of a member for a message.
+pub(super) struct Asking(Arc<QueueShared>);
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.0.asking.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

@@ -295,6 +295,9 @@ impl Broker for NatsBroker {
         Ok(found.map(|found| QueueState {
             pending: found.pending,
             unacknowledged: found.unacknowledged,
+            delivered: found.delivered,
+            floor: found.floor,
+            is_asked: found.waiting > 0 || found.push_bound,
         }))
     }
 

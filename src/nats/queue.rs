@@ -136,6 +136,12 @@ pub struct ConsumerView {
     pub unacknowledged: u64,
     /// Requests of workers that wait for messages.
     pub waiting: u64,
+    /// Somebody listens where it pushes to.
+    pub push_bound: bool,
+    /// Sequence of the last message delivered.
+    pub delivered: u64,
+    /// Sequence up to which all is acknowledged.
+    pub floor: u64,
 }
 
 /// The consumer of this name, `None` where it does not exist.
@@ -160,6 +166,9 @@ pub(super) async fn view(
         pending: info.num_pending,
         unacknowledged: info.num_ack_pending,
         waiting: info.num_waiting,
+        push_bound: info.push_bound,
+        delivered: info.delivered.stream_seq,
+        floor: info.ack_floor.stream_seq,
     }))
 }
 

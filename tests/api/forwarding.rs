@@ -98,6 +98,7 @@ async fn a_process_without_shards_answers_every_read_as_the_one_with_them_does()
         format!("{tenant}/instances?phase=running&waits_for=message&where=state.n%20%3D%3D%200"),
         format!("{tenant}/instances/count"),
         format!("{tenant}/instances/count?by=step"),
+        format!("{tenant}/instances/count?key_prefix=p-&older_than=0s"),
         STARTS.to_owned(),
         path.clone(),
         format!("{path}?history=1"),
@@ -172,6 +173,37 @@ async fn a_process_that_runs_an_effect_says_why_the_instance_waits_for_it() {
     let why = until(&asked, &path, |why| why["pending"][0]["calls"].is_object()).await;
     assert_eq!(why["pending"][0]["step"], "charge", "{why}");
     assert_eq!(why["pending"][0]["calls"]["error"]["class"], "transient", "{why}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dry_run_of_a_job_is_answered_by_the_process_with_the_shards_and_the_job_stored_by_any() {
+    let (server, upstream) = (NatsServer::start(), unavailable().await);
+    let (mut owner, asked) = pair(&server, &upstream, json!({})).await;
+    for key in ["p-1", "p-2", "q-1"] {
+        waiting(&asked, key, json!({})).await;
+    }
+    let jobs = "/v1/tenants/acme/jobs";
+    let order = |dry_run: bool| {
+        let filter = json!({"saga": "patient", "key_prefix": "p-"});
+        json!({"verb": "pause", "filter": filter, "reason": "a look", "dry_run": dry_run}).to_string()
+    };
+    let (theirs, ours) = (
+        post(&owner, jobs, order(true)).await,
+        post(&asked, jobs, order(true)).await,
+    );
+    assert_eq!((ours.status, ours.json()), (200, theirs.json()), "{ours:?}");
+    assert_eq!(ours.json()["selected"], 2, "{ours:?}");
+    let wrong = json!({"verb": "pause", "filter": {"color": "red"}, "reason": "a look", "dry_run": true});
+    post(&asked, jobs, wrong.to_string())
+        .await
+        .is_problem(400, "SR0501");
+    assert!(items(&get(&asked, jobs).await.json()).is_empty());
+
+    owner.kill();
+    until_gone(&server).await;
+    post(&asked, jobs, order(true)).await.is_problem(503, "SR0521");
+    let started = post(&asked, jobs, order(false)).await;
+    assert_eq!(started.status, 202, "{started:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -219,11 +219,81 @@ async fn a_cursor_goes_on_behind_its_page_and_what_cannot_be_asked_is_refused() 
             "{problem}"
         );
     }
-    get(&rig, &format!("{COUNT}?key_prefix=a"))
-        .await
-        .is_problem(400, "SR0501");
+    for query in ["after=0", "key_prefix=a&after=none", "limit=1", "older_than=soon"] {
+        get(&rig, &format!("{COUNT}?{query}"))
+            .await
+            .is_problem(400, "SR0501");
+    }
     let other = get(&rig, "/v1/tenants/globex/instances/count").await.json();
     assert_eq!(other["instances"], 0, "nothing of another tenant: {other}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_count_takes_every_filter_of_the_list_and_counts_what_that_lists() {
+    let rig = started().await;
+    for filter in [
+        "key_prefix=a-",
+        "key_prefix=a-&where=state.amount%20%3E%20100",
+        "where=state.amount%20%3E%20100",
+        "saga=ask&where=state.amount%20%3E%20100",
+        "older_than=0s",
+        "older_than=1h",
+        "idle_for=1h",
+        "step=approve",
+        "signal=approve",
+        "event=Ratio.Closed",
+        "upstream=bank",
+        "last_generation=true",
+        "phase=running&last_generation=true",
+    ] {
+        let listed = found(&list(&rig, filter).await).len();
+        let counted = get(&rig, &format!("{COUNT}?{filter}")).await.json();
+        assert_eq!(counted["instances"], listed, "{filter}: {counted}");
+        let statuses = counted["statuses"].as_array().expect("statuses");
+        let sum: u64 = statuses
+            .iter()
+            .filter_map(|status| status["instances"].as_u64())
+            .sum();
+        assert_eq!(json!(sum), counted["instances"], "{filter}: {counted}");
+        assert!(counted["looked_at"].is_u64(), "{filter}: {counted}");
+        let grouped = get(&rig, &format!("{COUNT}?by=saga&{filter}")).await.json();
+        assert_eq!(grouped["instances"], listed, "{filter}: {grouped}");
+        assert!(grouped["looked_at"].is_u64(), "{filter}: {grouped}");
+    }
+    let by_step = get(&rig, &format!("{COUNT}?by=step&key_prefix=a-")).await.json();
+    assert_eq!(
+        (&by_step["groups"], &by_step["looked_at"]),
+        (&json!([{"value": "approve", "instances": 2}]), &json!(2)),
+        "{by_step}"
+    );
+    let words = [
+        "instance",
+        "count",
+        "--tenant",
+        "acme",
+        "--where",
+        "state.amount > 100",
+    ];
+    let told = cli(&rig, &words).await;
+    assert!(told.contains("2 instance(s)"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_count_goes_on_behind_a_cursor_of_its_filter() {
+    let rig = started().await;
+    for filter in ["older_than=0s", "key_prefix=a-"] {
+        let all = get(&rig, &format!("{COUNT}?{filter}")).await.json();
+        assert!(all.get("next").is_none(), "{all}");
+        let first = list(&rig, &format!("{filter}&limit=1")).await;
+        let next = first["next"].as_str().expect("more");
+        let rest = get(&rig, &format!("{COUNT}?{filter}&after={next}")).await.json();
+        let count = |counted: &Value| counted["instances"].as_u64().expect("a number");
+        assert_eq!(count(&rest) + 1, count(&all), "{filter}: {rest}");
+        let steps = get(&rig, &format!("{COUNT}?by=step&{filter}&after={next}"))
+            .await
+            .json();
+        assert_eq!(count(&steps), count(&rest), "{filter}: {steps}");
+    }
 }
 
 /// Three loans, the last of which is rated, and a ratio that waits for events.

@@ -55,6 +55,9 @@ steps:
 
 pub(super) const RETRIES: &str = "retry: {attempts: 20, backoff: {initial: 1s, max: 10s}}\n";
 
+/// No call ends while a test runs.
+const LONG: &str = "timeout: {total: 9m}\n";
+
 fn add_sagas(rig: &Rig) {
     for (name, text) in [
         ("pay", PAY),
@@ -68,6 +71,11 @@ fn add_sagas(rig: &Rig) {
 
 async fn refusing() -> MockServer {
     service(ResponseTemplate::new(503).set_body_string("out of order")).await
+}
+
+/// Answers no call while a test runs.
+async fn slow() -> MockServer {
+    service(ResponseTemplate::new(200).set_delay(Duration::from_mins(10))).await
 }
 
 fn why(saga: &str, key: &str) -> String {
@@ -145,6 +153,38 @@ async fn calls_that_fail_in_another_process_are_told_with_class_message_and_next
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_attempt_that_a_worker_holds_back_is_not_made_by_request_and_the_refusal_says_when_it_is() {
+    let later = ResponseTemplate::new(503).insert_header("retry-after", "300");
+    let (server, upstream) = (NatsServer::start(), service(later).await);
+    let (sagas, effects) = apart(&server, &upstream, RETRIES).await;
+    send(&sagas, "acme", "e-1", "Pay.Opened", json!({"pay": "p-1"})).await;
+    let told = until(&sagas, &why("pay", "p-1"), |told| cause(told) == "failing").await;
+    let next = told["pending"][0]["calls"]["next"].as_str().expect("a time");
+    let path = format!("{}/try-now", instance("acme", "pay", "p-1"));
+    for (rig, body) in [(&sagas, "{}"), (&effects, r#"{"step": "charge"}"#)] {
+        let problem = post(rig, &path, body).await.is_problem(409, "SR0503");
+        let detail = problem["detail"].as_str().expect("a text");
+        for part in [
+            "503",
+            next,
+            "1 call(s) were made",
+            "instance skip pay p-1 --step charge --as not_done",
+        ] {
+            assert!(detail.contains(part), "{part}: {detail}");
+        }
+    }
+    let other = post(&sagas, &path, r#"{"step": "ship"}"#)
+        .await
+        .is_problem(409, "SR0503");
+    let detail = other["detail"].as_str().expect("a text");
+    assert!(detail.contains("has no step ship"), "{detail}");
+    assert_eq!(
+        upstream.received_requests().await.map(|calls| calls.len()),
+        Some(1)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_breaker_that_is_open_in_another_process_is_told_with_its_upstream() {
     let (server, upstream) = (NatsServer::start(), refusing().await);
     let breaker = format!("{RETRIES}breaker: {{window: 30s, min_calls: 1, failure_rate: 0.1, open: 60s}}\n");
@@ -179,6 +219,80 @@ async fn a_breaker_that_an_operator_holds_open_is_told_with_the_way_out_and_with
     );
 }
 
+/// The command of the first thing that is waited for.
+fn command(told: &Value) -> &Value {
+    &told["pending"][0]["command"]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_waits_for_a_worker_until_one_runs_and_its_first_call_is_then_in_progress() {
+    let (server, upstream) = (NatsServer::start(), slow().await);
+    let (sagas, mut effects) = apart(&server, &upstream, LONG).await;
+    effects.kill();
+    send(&sagas, "acme", "e-1", "Pay.Opened", json!({"pay": "p-1"})).await;
+    let told = until(&sagas, &why("pay", "p-1"), |told| cause(told) == "no_worker").await;
+    assert_eq!(command(&told)["state"], "queued", "{told}");
+    assert_eq!(command(&told)["workers_ask"], false, "{told}");
+    let consumer = command(&told)["consumer"].as_str().expect("a consumer");
+    let sentence = told["why"].as_str().expect("a sentence");
+    assert!(
+        sentence.contains(&format!("no worker takes commands from consumer {consumer}")),
+        "{sentence}"
+    );
+
+    effects.start_as("effect").await;
+    let is_with_worker = |told: &Value| command(told)["state"] == "with_worker";
+    let told = until(&sagas, &why("pay", "p-1"), is_with_worker).await;
+    assert_eq!(cause(&told), "effect", "{told}");
+    let sentence = told["why"].as_str().expect("a sentence");
+    assert!(sentence.contains("the call is in progress"), "{sentence}");
+    // The process that has no shard says the same.
+    let elsewhere = get(&effects, &why("pay", "p-1")).await.json();
+    assert_eq!(cause(&elsewhere), "effect", "{elsewhere}");
+    assert_eq!(command(&elsewhere)["state"], "with_worker", "{elsewhere}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_behind_others_is_told_with_their_number() {
+    let (server, upstream) = (NatsServer::start(), slow().await);
+    let one = format!("{LONG}limits: {{concurrency: 1}}\n");
+    let (sagas, _effects) = apart(&server, &upstream, &one).await;
+    for number in 1..=6 {
+        let (id, key) = (format!("e-{number}"), format!("p-{number}"));
+        send(&sagas, "acme", &id, "Pay.Opened", json!({"pay": key})).await;
+    }
+    let mut ahead = Vec::new();
+    for number in 1..=6 {
+        let settled = |told: &Value| {
+            let has_begun = command(told)["unacknowledged"].as_u64() >= Some(1);
+            has_begun && ["queued", "effect"].contains(&cause(told))
+        };
+        let told = until(&sagas, &why("pay", &format!("p-{number}")), settled).await;
+        if cause(&told) == "queued" {
+            let sentence = told["why"].as_str().expect("a sentence");
+            assert!(sentence.contains("come before it"), "{sentence}");
+            ahead.push(command(&told)["ahead"].as_u64().expect("a number"));
+        }
+    }
+    ahead.sort_unstable();
+    assert!(ahead.len() >= 3, "{ahead:?}");
+    assert!(ahead.iter().copied().eq(0..ahead.len() as u64), "{ahead:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_is_made_in_the_process_of_its_saga_is_told_as_in_progress() {
+    let upstream = slow().await;
+    let mut rig = Rig::new(None, "30m", Duration::ZERO, json!({"dispatch": "local"})).await;
+    add_sagas(&rig);
+    add_call(&rig, "charge", &upstream, LONG);
+    rig.start().await;
+    send(&rig, "acme", "e-1", "Pay.Opened", json!({"pay": "p-1"})).await;
+    let is_with_worker = |told: &Value| command(told)["state"] == "with_worker";
+    let told = until(&rig, &why("pay", "p-1"), is_with_worker).await;
+    assert_eq!(cause(&told), "effect", "{told}");
+    assert_eq!(command(&told)["consumer"], Value::Null, "{told}");
+}
+
 /// A runner with all sagas, whose effect is carried out by nobody.
 async fn without_calls() -> Rig {
     let mut rig = runner(Duration::ZERO).await;
@@ -195,6 +309,8 @@ async fn without_calls() -> Rig {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_and_children_are_named() {
     let rig = without_calls().await;
+    send(&rig, "acme", "e-0", "Pay.Opened", json!({"pay": "p-1"})).await;
+    until(&rig, &why("pay", "p-1"), |told| cause(told) == "no_worker").await;
     send(&rig, "acme", "e-1", "Confirm.Opened", json!({"confirm": "c-1"})).await;
     let told = until(&rig, &why("confirm", "c-1"), |told| cause(told) == "message").await;
     assert_eq!(told["pending"][0]["messages"], json!(["signal approve"]));

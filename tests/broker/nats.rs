@@ -119,6 +119,7 @@ mod pushed {
         a_terminated_message_is_never_delivered_again
         the_floor_stops_below_an_unanswered_message
         the_floor_passes_messages_that_do_not_match
+        a_queue_tells_how_far_it_was_delivered_and_whether_a_member_asks
         close_gives_back_what_was_not_taken
         members_together_hold_no_more_than_allowed
         a_queue_with_another_filter_is_not_joined

@@ -274,6 +274,7 @@ fn of_instances(tenancy: Tenancy) -> Vec<Endpoint> {
             "Count instances by status",
             search::count,
         )
+        .knows(search::LIST)
         .knows(search::COUNT),
         rows.post(list, OPERATOR, "Start an instance", instances::start)
             .request()

@@ -57,6 +57,9 @@ async fn answered(state: &ApiState, way: &dyn Forwarding, asking: Asking<'_>) ->
         state.wait_max
     } else if asking.endpoint.starts_instance() {
         requests::START_WAIT
+    } else if asking.endpoint.starts_job() {
+        // Of a dry run, which looks at all that a filter may select.
+        state.request_timeout
     } else {
         Duration::ZERO
     };

@@ -11,6 +11,7 @@ mod list;
 pub use answer::{Owner, serve};
 pub use ask::{Asking, Bounds, ask};
 
+use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{HeaderName, Method, header};
 use bytes::{BufMut as _, Bytes, BytesMut};
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::auth::Principal;
 use super::endpoints::{Access, Answers, Endpoint, Kind, Role};
+use super::extract;
 use super::problem::Problem;
 use crate::kernel::duration::Millis;
 use crate::kernel::ids::TenantId;
@@ -79,10 +81,28 @@ pub fn is_for_owner(endpoint: &Endpoint) -> bool {
         }
 }
 
+/// Whether a request for a job is a dry run. Any process stores jobs, and the one that has the shards knows what they select. The
+/// request comes back as it was; what cannot be read is none.
+///
+/// # Errors
+/// [`Problem`] for a body that is too large, or breaks off.
+pub async fn plans_job(request: Request) -> Result<(Request, bool), Problem> {
+    #[derive(Deserialize)]
+    struct Said {
+        #[serde(default)]
+        dry_run: bool,
+    }
+
+    let (parts, body) = request.into_parts();
+    let body = extract::whole(body).await?;
+    let is_plan = serde_json::from_slice::<Said>(&body).is_ok_and(|said| said.dry_run);
+    Ok((Request::from_parts(parts, Body::from(body)), is_plan))
+}
+
 /// Whether a request for the owner is stored from here where the owner does not answer: one that is a message to an instance, unless
 /// somebody waits for its outcome.
 pub fn may_be_stored(endpoint: &Endpoint, request: &Request) -> bool {
-    endpoint.answers == Answers::Here && !waits(endpoint, request)
+    endpoint.answers == Answers::Here && endpoint.kind == Kind::Request && !waits(endpoint, request)
 }
 
 /// Whether a request may wait for longer than others are answered.
@@ -150,6 +170,23 @@ mod tests {
         for body in [&b""[..], b"\n", b"{\"a\": 1}\n\n\xff"] {
             let (read, rest) = parted::<RequestHead>(&joined(&head, body)).expect("a message");
             assert_eq!((&read, &rest[..]), (&head, body));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_dry_run_of_a_job_is_recognised_and_the_request_stays_as_it_is() {
+        for (body, is_plan) in [
+            (r#"{"verb": "pause", "dry_run": true}"#, true),
+            (r#"{"verb": "pause", "dry_run": false}"#, false),
+            (r#"{"verb": "pause"}"#, false),
+            (r#"{"dry_run": "yes"}"#, false),
+            ("dry_run", false),
+        ] {
+            let request = Request::post("/jobs").body(Body::from(body)).expect("a request");
+            let (request, found) = plans_job(request).await.expect("a whole body");
+            assert_eq!(found, is_plan, "{body}");
+            let whole = extract::whole(request.into_body()).await.expect("a whole body");
+            assert_eq!(whole, body);
         }
     }
 

@@ -3,12 +3,12 @@
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::judged;
+use super::{count, judged};
 use crate::app::exit::Failure;
 use crate::app::out;
 use crate::cli::client::{Client, CommonArguments};
 use crate::cli::output::Column;
-use crate::cli::pages::{PageArguments, joined, note_an_unknown_saga, warn_of_absent_shards};
+use crate::cli::pages::{PageArguments, note_an_unknown_saga, warn_of_absent_shards};
 
 /// What both are asked for.
 #[derive(Debug, Args)]
@@ -30,7 +30,7 @@ struct FilterArguments {
     error: Option<String>,
 }
 
-/// What a list narrows down further, and a job.
+/// What a list, a count and a job narrow down further.
 #[derive(Debug, Args)]
 struct RecordArguments {
     /// Only keys that begin with this.
@@ -107,6 +107,8 @@ pub struct CountArguments {
     #[command(flatten)]
     filter: FilterArguments,
     #[command(flatten)]
+    record: RecordArguments,
+    #[command(flatten)]
     common: CommonArguments,
 }
 
@@ -123,12 +125,9 @@ pub fn count(arguments: &CountArguments) -> Result<(), Failure> {
     let client = Client::new(&arguments.common.server)?;
     let tenant = client.tenant_path(&arguments.common.tenant)?;
     let mut query = arguments.filter.query(arguments.saga.as_ref());
+    query.extend(arguments.record.query());
     query.extend(arguments.by.iter().map(|by| ("by", by.clone())));
-    let query = joined(&query);
-    let counted = client.get(&format!(
-        "{tenant}/instances/count?{}",
-        query.trim_start_matches('&')
-    ))?;
+    let counted = count::ask(&client, &format!("{tenant}/instances/count"), &query)?;
     warn_of_absent_shards(&counted);
     if let Some(saga) = arguments.saga.as_ref().filter(|_| counted["instances"] == 0) {
         note_an_unknown_saga(&client, saga);

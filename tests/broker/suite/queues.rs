@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
-use saga_runner::ports::broker::{BrokerError, Queue, QueueMessage, QueueSpec};
+use saga_runner::ports::broker::{BrokerError, Queue, QueueMessage, QueueSpec, QueueState};
 
 use super::{Case, eventually, within};
 
@@ -17,6 +17,12 @@ async fn floor(case: &Case) -> Option<u64> {
     within("floor", case.broker.queue_floor(&case.stream, &durable))
         .await
         .unwrap()
+}
+
+async fn state(case: &Case) -> QueueState {
+    let durable = case.queue_spec().durable;
+    let state = within("state", case.broker.queue_state(&case.stream, &durable)).await;
+    state.unwrap().expect("the queue exists")
 }
 
 async fn floor_reaches(case: &Case, sequence: u64) {
@@ -151,6 +157,23 @@ pub async fn the_floor_stops_below_an_unanswered_message(case: Case) {
     floor_reaches(&case, 2).await;
     work[2].receipt.ack().await.unwrap();
     floor_reaches(&case, 5).await;
+}
+
+pub async fn a_queue_tells_how_far_it_was_delivered_and_whether_a_member_asks(case: Case) {
+    let case = case.with_stream().await;
+    let mut queue = case.queue(case.queue_spec()).await;
+    eventually("asked", || async { state(&case).await.is_asked }).await;
+    case.publish_many("work.x", 3).await;
+    let first = next(&mut *queue).await;
+    let second = next(&mut *queue).await;
+    second.receipt.ack().await.unwrap();
+    let held = |state: QueueState| state.floor == 0 && (2..=3).contains(&state.delivered);
+    eventually("delivered", || async { held(state(&case).await) }).await;
+    first.receipt.ack().await.unwrap();
+    eventually("answered", || async { state(&case).await.floor == 2 }).await;
+    within("close", queue.close()).await;
+    drop(queue);
+    eventually("left alone", || async { !state(&case).await.is_asked }).await;
 }
 
 pub async fn the_floor_passes_messages_that_do_not_match(case: Case) {

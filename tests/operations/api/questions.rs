@@ -224,6 +224,15 @@ async fn count(turn: Turn<'_>) {
                 .all(|status| status["saga"] == "repair" && status["blocked_by"] == "operator"),
         "{counted}"
     );
+    let looked = turn
+        .ask(&[])
+        .query("key_prefix=count&saga=repair")
+        .gives(200)
+        .await;
+    assert!(
+        looked["instances"].as_u64() >= Some(1) && looked["looked_at"].as_u64() >= Some(1),
+        "{looked}"
+    );
     let grouped = turn
         .ask(&[])
         .query("saga=repair&blocked_by=operator&by=phase")

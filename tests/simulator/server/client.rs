@@ -289,6 +289,7 @@ impl Broker for Client {
                     seen: 0,
                     held: BTreeMap::new(),
                     consumer_sequence: 0,
+                    members: Arc::default(),
                 });
             if queue.filters != spec.filters || queue.group != spec.group {
                 return Err(BrokerError::Mismatch {
@@ -310,6 +311,7 @@ impl Broker for Client {
                 ahead: VecDeque::new(),
                 room: usize::MAX,
                 is_closed: false,
+                _membership: Arc::clone(&queue.members),
             }) as Box<dyn Queue>)
         })
         .await
@@ -374,11 +376,7 @@ impl Broker for Client {
 
     async fn queue_state(&self, name: &str, durable: &str) -> Result<Option<QueueState>, BrokerError> {
         self.ask("queue state", |state| {
-            let stream = stream(state, name)?;
-            Ok(stream.queues.get(durable).map(|queue| QueueState {
-                pending: stream.matching_from(queue.next.max(queue.seen + 1), &queue.filters),
-                unacknowledged: queue.held.len() as u64,
-            }))
+            Ok(stream(state, name)?.queue_state(durable))
         })
         .await
     }

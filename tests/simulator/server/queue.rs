@@ -24,6 +24,8 @@ pub struct Member {
     pub ahead: VecDeque<Message>,
     pub room: usize,
     pub is_closed: bool,
+    /// Counts the members.
+    pub _membership: Arc<()>,
 }
 
 impl Member {

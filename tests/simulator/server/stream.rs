@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Duration;
 
 use saga_runner::kernel::ids::TimeMs;
 use saga_runner::ports::broker::{
-    Expect, Message, Publication, PublishAck, PublishError, StoredMessage, StreamIdentity, StreamSpec,
-    StreamState,
+    Expect, Message, Publication, PublishAck, PublishError, QueueState, StoredMessage, StreamIdentity,
+    StreamSpec, StreamState,
 };
 
 /// Messages that are counted one by one.
@@ -211,6 +212,8 @@ pub struct Durable {
     pub seen: u64,
     pub held: BTreeMap<u64, Held>,
     pub consumer_sequence: u64,
+    /// Each member has one.
+    pub members: Arc<()>,
 }
 
 pub struct Held {
@@ -272,6 +275,19 @@ impl Stream {
             held.delivered,
             pending,
         ))
+    }
+
+    /// What a queue holds.
+    pub fn queue_state(&self, durable: &str) -> Option<QueueState> {
+        let queue = self.queues.get(durable)?;
+        let next = queue.next.max(queue.seen + 1);
+        Some(QueueState {
+            pending: self.matching_from(next, &queue.filters),
+            unacknowledged: queue.held.len() as u64,
+            delivered: next - 1,
+            floor: self.floor(durable)?.min(next - 1),
+            is_asked: Arc::strong_count(&queue.members) > 1,
+        })
     }
 
     /// The sequence up to which everything is answered for.

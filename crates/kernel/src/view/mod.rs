@@ -4,6 +4,7 @@
 //! names.
 
 mod blocked;
+mod command;
 pub mod graph;
 pub mod instance_status;
 pub mod pending;
@@ -11,6 +12,7 @@ mod stuck;
 pub mod why;
 
 pub use blocked::{BlockedView, Kept, LetterView, PausedView};
+pub use command::{CommandState, CommandView, QueueView};
 pub use stuck::{StuckIn, StuckView};
 
 use std::collections::BTreeMap;

@@ -7,7 +7,7 @@ use saga_runner_language::definition::model::{Action, SIGNAL_PREFIX, Step};
 use saga_runner_language::ids::{CommandId, EffectName, TimeMs};
 use serde::Serialize;
 
-use super::ParentView;
+use super::{CommandView, ParentView};
 use crate::envelope::EffectProgress;
 use crate::ledger::{LedgerEntry, LedgerStatus};
 use crate::record::{Outstanding, Record, StepState, StepStatus};
@@ -65,6 +65,9 @@ pub struct AwaitedView {
     /// What a worker has said about its calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub calls: Option<CallsView>,
+    /// Where its command is, unless a worker has said something about its calls.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command: Option<CommandView>,
 }
 
 impl AwaitedView {
@@ -142,6 +145,9 @@ pub struct CallsView {
     /// Not before then is the next one made.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
+    /// A call was begun then or before, and its end is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub begun: Option<String>,
     /// The worker that made the last one.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub worker: String,
@@ -166,15 +172,18 @@ impl From<EffectProgress> for CallsView {
         let held = progress.held.map(|held| *held);
         let next_ms = held.as_ref().map_or(0, |held| held.until_ms);
         let next_ms = progress.not_before_ms.max(next_ms);
+        // What was begun before the pause that follows a call has ended.
+        let is_begun = progress.outcome_unknown && progress.begun_ms > 0 && progress.begun_ms >= next_ms;
         let (held_by, upstream) = held.map_or((None, None), |held| (Some(held.reason), held.upstream));
         Self {
+            begun: is_begun.then(|| TimeMs(progress.begun_ms).to_string()),
             made: progress.calls,
             outcome_unknown: progress.outcome_unknown,
             error: progress.error.map(|error| CallErrorView {
                 class: error.class,
                 message: error.message,
             }),
-            next: (next_ms > 0).then(|| TimeMs(next_ms).rfc3339()),
+            next: (next_ms > 0 && !is_begun).then(|| TimeMs(next_ms).rfc3339()),
             worker: progress.worker,
             held_by,
             upstream,
@@ -218,15 +227,16 @@ pub(super) fn awaited<'a>(
     of_steps.chain(of_ledger).chain(of_strays).chain(of_program)
 }
 
-/// Effect and command of the effects that are awaited, in the order of [`pending`], so that their workers can be asked.
+/// Effect, command and row of the outbox of the effects that are awaited, in the order of [`pending`], so that their workers can
+/// be asked.
 pub fn commands<'w>(
     record: &'w Record,
     work: &'w BTreeMap<WorkRef, WorkItem>,
-) -> impl Iterator<Item = (&'w EffectName, CommandId)> {
+) -> impl Iterator<Item = (&'w EffectName, CommandId, WorkRef)> {
     record
         .outstanding()
         .filter_map(|outstanding| match &work.get(&outstanding.row)?.kind {
-            WorkKind::Effect { effect, .. } => Some((effect, outstanding.command)),
+            WorkKind::Effect { effect, .. } => Some((effect, outstanding.command, outstanding.row)),
             WorkKind::Command { .. }
             | WorkKind::Fact { .. }
             | WorkKind::Saga { .. }

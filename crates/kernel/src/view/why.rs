@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::pending::{AwaitedView, CallsView, WaitsFor};
-use super::{BlockedView, FailureView, InstanceView, StuckIn, StuckView, TimerView};
+use super::{BlockedView, CommandView, FailureView, InstanceView, StuckIn, StuckView, TimerView};
 
 /// What an answer is computed from.
 #[derive(Debug, Clone, Copy)]
@@ -65,6 +65,10 @@ pub enum Cause {
     Failing,
     /// The result of an effect is to come.
     Effect,
+    /// The command of an effect waits in the queue of its workers.
+    Queued,
+    /// The same, and no worker is there.
+    NoWorker,
     Command,
     Child,
     Retry,
@@ -97,6 +101,13 @@ pub fn why(evidence: Evidence<'_>) -> Why {
         failure: instance.failure.clone(),
         child: evidence.child.cloned().map(Box::new),
     }
+}
+
+/// What one thing that is awaited waits for, in a sentence.
+#[must_use]
+pub fn told(pending: &AwaitedView) -> String {
+    let (_, told) = awaits(pending, None);
+    told
 }
 
 /// What comes first keeps what comes later from helping.
@@ -235,12 +246,18 @@ fn asks(stuck: &StuckView, count: usize, pending: &[AwaitedView]) -> String {
     told
 }
 
-/// What is told first.
-fn rank(pending: &AwaitedView) -> u8 {
+/// What is told first: the lowest.
+#[must_use]
+pub fn rank(pending: &AwaitedView) -> u8 {
     let is_troubled = |calls: &CallsView| calls.held_by.is_some() || calls.error.is_some();
+    let is_troubled = pending.calls.as_ref().is_some_and(is_troubled)
+        || pending
+            .command
+            .as_ref()
+            .is_some_and(CommandView::is_without_worker);
     match pending.waits_for {
         // Right behind what an operator must decide.
-        WaitsFor::Effect if pending.calls.as_ref().is_some_and(is_troubled) => WaitsFor::Operator.rank() + 1,
+        WaitsFor::Effect if is_troubled => WaitsFor::Operator.rank() + 1,
         waits => waits.rank(),
     }
 }
@@ -303,11 +320,18 @@ fn calls(pending: &AwaitedView, who: &str) -> (Cause, String) {
         pending.object(),
         since.unwrap_or_default()
     );
-    let Some(calls) = &pending.calls else {
-        told.push_str("; no worker has told of a call that ended");
-        return (Cause::Effect, told);
-    };
     let mut cause = Cause::Effect;
+    let place = pending.command.as_ref().map(CommandView::told);
+    let Some(calls) = &pending.calls else {
+        match place {
+            Some((of_place, place)) => {
+                cause = of_place;
+                let _infallible = write!(told, "; {place}");
+            }
+            None => told.push_str("; no worker has told of a call that ended"),
+        }
+        return (cause, told);
+    };
     if let Some(error) = &calls.error {
         cause = Cause::Failing;
         let _infallible = write!(
@@ -351,8 +375,16 @@ fn calls(pending: &AwaitedView, who: &str) -> (Cause, String) {
             let _infallible = write!(told, "; {limit}");
         }
     }
+    if let Some(begun) = &calls.begun {
+        let _infallible = write!(told, "; a call was begun at {begun} or before and has not ended");
+    }
     if let Some(next) = next {
         let _infallible = write!(told, "; the next one is made at {next} or later");
+    }
+    // Where its command is with a worker, nothing is missing.
+    if let Some((of_place, place)) = place.filter(|(of_place, _)| *of_place != Cause::Effect) {
+        cause = of_place;
+        let _infallible = write!(told, "; {place}");
     }
     if let Some(deadline) = &pending.deadline {
         let _infallible = write!(told, "; it is given up at {deadline}");

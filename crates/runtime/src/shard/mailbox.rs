@@ -228,6 +228,12 @@ impl Relayed {
         self.lock().clone()
     }
 
+    /// Whether the call of this row was begun, and is not forgotten.
+    #[must_use]
+    pub fn has_called(&self, row: WorkRef) -> bool {
+        self.lock().contains(&row)
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeSet<WorkRef>> {
         self.called.lock().unwrap_or_else(PoisonError::into_inner)
     }

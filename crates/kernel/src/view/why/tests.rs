@@ -1,8 +1,9 @@
 use saga_runner_language::ids::{DefinitionHash, InstanceId, Key, SagaName, TenantId, TimeMs};
 
 use super::super::pending::CallErrorView;
-use super::super::{LetterView, ParentView, PausedView};
+use super::super::{CommandState, LetterView, ParentView, PausedView, QueueView};
 use super::*;
+use crate::envelope::EffectProgress;
 use crate::record::{Record, Summary};
 
 fn id(key: &str) -> InstanceId {
@@ -50,6 +51,7 @@ fn failing() -> CallsView {
             message: "connection refused".to_owned(),
         }),
         next: Some("10:05".to_owned()),
+        begun: None,
         worker: "w-1".to_owned(),
         held_by: None,
         upstream: None,
@@ -113,6 +115,99 @@ fn a_call_that_may_be_under_way_is_told_with_the_time_of_its_end() {
         "step charge waits for the result of effect charge since 10:00; a worker stopped during a call, which may still \
          reach the upstream: its outcome counts as unknown from 10:05"
     );
+}
+
+#[test]
+fn a_call_that_was_begun_and_has_not_ended_is_told_with_its_time() {
+    let progress = EffectProgress {
+        outcome_unknown: true,
+        begun_ms: 1_767_261_600_000,
+        ..EffectProgress::default()
+    };
+    let told = asked(&live(), &[charge(Some(progress.clone().into()))]);
+    assert_eq!(told.cause, Cause::Effect);
+    assert_eq!(
+        told.why,
+        "step charge waits for the result of effect charge since 10:00; a call was begun at 2026-01-01T10:00:00Z or before and has \
+         not ended"
+    );
+    // The call of before has failed since, and another one follows.
+    let later = EffectProgress {
+        not_before_ms: progress.begun_ms + 1,
+        ..progress
+    };
+    let calls = CallsView::from(later);
+    assert_eq!(calls.begun, None);
+    assert!(calls.next.is_some(), "{calls:?}");
+}
+
+fn queued(workers_ask: bool, unacknowledged: u64) -> AwaitedView {
+    let queued = QueueView {
+        sequence: 30,
+        delivered: 20,
+        floor: 10,
+        pending: 4,
+        unacknowledged,
+        workers_ask,
+    };
+    let command = CommandView::stored("effect-charge", "10:00".to_owned(), Some(queued));
+    AwaitedView {
+        command: Some(command),
+        ..charge(None)
+    }
+}
+
+#[test]
+fn a_command_without_worker_is_told_apart_from_one_behind_others() {
+    let told = asked(&live(), &[queued(false, 0)]);
+    assert_eq!(told.cause, Cause::NoWorker);
+    assert_eq!(
+        told.why,
+        "step charge waits for the result of effect charge since 10:00; its command waits in the queue, and no worker takes \
+         commands from consumer effect-charge"
+    );
+    let told = asked(&live(), &[queued(false, 2)]);
+    assert_eq!(told.cause, Cause::Queued);
+    assert_eq!(
+        told.why,
+        "step charge waits for the result of effect charge since 10:00; its command waits in the queue: at most 3 command(s) of \
+         consumer effect-charge come before it, and workers have 2 and ask for no more: they are busy, or have stopped"
+    );
+    let told = asked(&live(), &[queued(true, 2)]);
+    assert!(told.why.ends_with("and workers have 2"), "{}", told.why);
+}
+
+#[test]
+fn a_first_call_in_progress_is_told_as_one() {
+    let with_worker = AwaitedView {
+        command: Some(CommandView::without_message(CommandState::WithWorker)),
+        ..charge(None)
+    };
+    let told = asked(&live(), &[with_worker]);
+    assert_eq!(told.cause, Cause::Effect);
+    assert_eq!(
+        told.why,
+        "step charge waits for the result of effect charge since 10:00; a worker was given its command and has not answered: \
+         the call is in progress"
+    );
+}
+
+#[test]
+fn a_worker_that_is_missing_comes_before_other_work_and_after_a_failed_call_too() {
+    let ship = AwaitedView {
+        step: "ship".to_owned(),
+        ..charge(None)
+    };
+    let told = asked(&live(), &[ship, queued(false, 0)]);
+    assert_eq!(told.cause, Cause::NoWorker);
+    assert!(told.why.starts_with("step charge"), "{}", told.why);
+    let failed = AwaitedView {
+        calls: Some(failing()),
+        ..queued(false, 0)
+    };
+    let told = asked(&live(), &[failed]);
+    assert_eq!(told.cause, Cause::NoWorker);
+    assert!(told.why.contains("connection refused"), "{}", told.why);
 }
 
 #[test]

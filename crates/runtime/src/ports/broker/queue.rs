@@ -50,6 +50,12 @@ pub struct QueueState {
     pub pending: u64,
     /// Messages that somebody was given and has not answered for.
     pub unacknowledged: u64,
+    /// Sequence in the stream up to which all that match were given to a member; some may have come back.
+    pub delivered: u64,
+    /// Sequence in the stream up to which all that match are answered for; at most [`Self::delivered`].
+    pub floor: u64,
+    /// Some member asks for more messages than it was given, or listens where they are pushed to.
+    pub is_asked: bool,
 }
 
 /// One member's side of a queue.

@@ -96,11 +96,16 @@ pub trait Instances: Send + Sync + 'static {
         page: PageRequest,
     ) -> Result<Page<InstanceSummary>, ControlError>;
 
-    /// How many instances a filter asks for, by category.
+    /// How many instances a filter asks for, by category. Where records are looked at, those of one page, behind `after`.
     ///
     /// # Errors
-    /// [`ControlError::Invalid`] for a filter by something else than saga and category.
-    async fn count(&self, tenant: &TenantId, filter: InstanceFilter) -> Result<InstanceCount, ControlError>;
+    /// [`ControlError::Invalid`] for a cursor that is none of this count.
+    async fn count(
+        &self,
+        tenant: &TenantId,
+        filter: InstanceFilter,
+        after: Option<String>,
+    ) -> Result<InstanceCount, ControlError>;
 
     /// How many instances a filter asks for, by something that they have in common.
     ///
@@ -111,6 +116,7 @@ pub trait Instances: Send + Sync + 'static {
         tenant: &TenantId,
         filter: InstanceFilter,
         by: InstanceTrait,
+        after: Option<String>,
     ) -> Result<InstanceGroups, ControlError>;
 
     /// One instance with its history, newest entry first.

@@ -106,6 +106,12 @@ pub struct InstanceCount {
     /// There are more statuses than are looked at: codes of failures that authors compute may be many.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub incomplete: bool,
+    /// Instances whose records were looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub looked_at: Option<usize>,
+    /// Behind which the count goes on: what is counted there is not in this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
     /// Shards of which nothing is counted, because they are not open in this process.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub absent_shards: Vec<u16>,
@@ -176,12 +182,15 @@ pub struct InstanceGroups {
     pub instances: u64,
     /// The largest first, at most 1,000.
     pub groups: Vec<InstanceGroup>,
-    /// There are more instances, statuses or groups than are looked at.
+    /// There are more statuses or groups than are looked at.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub incomplete: bool,
     /// Instances whose records were looked at.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub looked_at: Option<usize>,
+    /// Behind which the count goes on: what is counted there is not in this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
     /// Shards of which nothing is counted, because they are not open in this process.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub absent_shards: Vec<u16>,
