@@ -282,7 +282,7 @@ async fn a_possible_action_is_done_and_any_other_is_refused_for_the_reason_given
 }
 
 /// Carries out a line of a shell, in which `saga-runner` is the program under test.
-async fn shell(line: &str) -> Output {
+pub async fn shell(line: &str) -> Output {
     let program = Path::new(env!("CARGO_BIN_EXE_saga-runner"));
     let folder = program.parent().expect("a folder");
     let mut command = Command::new("sh");

@@ -92,7 +92,7 @@ const ROWS: &[Column] = &[
 const DECISIONS: &[Column] = &[
     Column::time("TIME", "/time"),
     Column::value("DECISION", "/what"),
-    Column::value("DETAIL", "/detail"),
+    Column::value("DETAIL", "/detail").whole(),
     Column::value("REASON", "/reason"),
 ];
 

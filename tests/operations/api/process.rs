@@ -164,7 +164,7 @@ async fn audit(turn: Turn<'_>) {
 async fn breakers(turn: Turn<'_>) {
     for ask in [turn.ask(&[]), turn.ask_owner(&[])] {
         let told = ask.gives(200).await;
-        let desk = json!({"upstream": turn.scene.upstream(), "state": "closed"});
+        let desk = json!({"upstream": turn.scene.upstream(), "names": ["desk"], "state": "closed"});
         assert!(items(&told).contains(&desk), "{told}");
     }
 }
