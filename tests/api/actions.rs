@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use futures::future::join_all;
 use serde_json::{Value, json};
 use wiremock::{MockServer, ResponseTemplate};
 
@@ -72,15 +73,20 @@ async fn running() -> (Rig, [MockServer; 2]) {
         &rig,
         "charge",
         &slow,
-        "timeout: {total: 300ms}\non_ambiguous: ask\n",
+        "timeout: {total: 300ms}\non_ambiguous: ask\nbreaker: {min_calls: 1000}\n",
     );
     add_call(
         &rig,
         "levy",
         &slow,
-        "timeout: {total: 300ms}\non_ambiguous: ask\noutput: {type: object, required: [receipt, cents], properties: {receipt: {type: string}, cents: {type: integer, minimum: 1}}}\n",
+        "timeout: {total: 300ms}\non_ambiguous: ask\nbreaker: {min_calls: 1000}\noutput: {type: object, required: [receipt, cents], properties: {receipt: {type: string}, cents: {type: integer, minimum: 1}}}\n",
     );
-    add_call(&rig, "order", &refusing, "retry: {attempts: 1}\n");
+    add_call(
+        &rig,
+        "order",
+        &refusing,
+        "retry: {attempts: 1}\nbreaker: {min_calls: 1000}\n",
+    );
     for (name, text) in [("patient", PATIENT), ("pay", PAY), ("toll", TOLL), ("shop", SHOP)] {
         rig.add_saga(name, text);
     }
@@ -137,6 +143,14 @@ impl State {
             assert_eq!(answer.status, 200, "{answer:?}");
         }
         path
+    }
+}
+
+impl State {
+    /// Begins so many instances at once, with the keys `NAME-1`, `NAME-2`, and so on.
+    async fn reach_all(self, rig: &Rig, name: &str, count: usize) -> Vec<String> {
+        let keys: Vec<String> = (1..=count).map(|number| format!("{name}-{number}")).collect();
+        join_all(keys.iter().map(|key| self.reach(rig, key))).await
     }
 }
 
@@ -260,11 +274,15 @@ async fn a_possible_action_is_done_and_any_other_is_refused_for_the_reason_given
                 assert_eq!(told["detail"], refused["reason"], "{state:?}: {refused}");
             }
         }
-        let mut count = 0;
-        for action in listed["possible"].as_array().expect("a list") {
+        let possible = listed["possible"].as_array().expect("a list");
+        let all = possible.iter().map(|action| requests("", action).len()).sum();
+        let mut paths = state
+            .reach_all(&rig, &format!("{state:?}"), all)
+            .await
+            .into_iter();
+        for action in possible {
             for at in 0..requests("", action).len() {
-                count += 1;
-                let path = state.reach(&rig, &format!("{state:?}-{count}")).await;
+                let path = paths.next().expect("one for each");
                 let (url, body) = requests(&path, action).swap_remove(at);
                 let answer = ask(&rig, &url, &body).await;
                 let outcome = &answer.json()["outcome"];
@@ -322,10 +340,9 @@ async fn every_command_that_is_listed_works_as_it_is_printed() {
         state.reach(&rig, &key(0)).await;
         let count = listed(&rig, saga, &key(0)).await.len();
         assert!(count >= 3, "{state:?}: {count}");
+        state.reach_all(&rig, &format!("{state:?}'s"), count).await;
         for number in 0..count {
-            let key = key(number + 1);
-            state.reach(&rig, &key).await;
-            let commands = listed(&rig, saga, &key).await;
+            let commands = listed(&rig, saga, &key(number + 1)).await;
             // One of what is to be chosen, and a reason.
             let line = commands[number]
                 .replace("done|not_done", "not_done")
