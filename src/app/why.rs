@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures::future::join_all;
+
 use super::instances::no_instance;
 use super::node::Node;
 use super::shards::Shown;
@@ -17,14 +19,14 @@ use crate::kernel::view::pending::{self, AwaitedView, CallsView, PENDING_MAX, Wa
 use crate::kernel::view::why::{self, Evidence, Why};
 use crate::kernel::view::{CommandState, CommandView, InstanceView, QueueView};
 use crate::kernel::work::{WorkItem, WorkRef};
-use crate::ports::broker::{Broker, BrokerError, StoredMessage};
+use crate::ports::broker::{Broker, BrokerError, QueueState, StoredMessage};
 use crate::ports::control::ControlError;
 use crate::shard::mailbox::Relayed;
 use crate::storage::read::Found;
 
 /// Effects of which workers and broker are asked for one answer.
 const EFFECTS_MAX: usize = 2;
-/// Longest wait for the broker, for each effect. What it would have said is then not part of the answer.
+/// Longest wait for the broker. What it would have said is then not part of the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What an instance waits for, as far as the partition knows.
@@ -186,11 +188,13 @@ async fn tell_calls(node: &Node, id: &InstanceId, looked: &mut Looked) {
         tenant: &id.tenant,
     };
     let commands = std::mem::take(&mut looked.commands);
-    for sought in commands.into_iter().take(EFFECTS_MAX) {
-        let asked = tokio::time::timeout(PATIENCE, asking.of(&sought)).await;
-        let Some((calls, place)) = asked.ok().flatten() else {
-            continue;
-        };
+    let sought = commands.iter().take(EFFECTS_MAX);
+    let asked = sought.map(|sought| async {
+        let asked = tokio::time::timeout(PATIENCE, asking.of(sought)).await;
+        (sought, asked.ok().flatten())
+    });
+    for (sought, told) in join_all(asked).await {
+        let Some((calls, place)) = told else { continue };
         let command = sought.command.to_string();
         let mut of_command = looked.pending.iter_mut();
         let of_command = of_command.find(|pending| pending.command_id.as_ref() == Some(&command));
@@ -212,7 +216,8 @@ struct Asking<'a> {
 
 impl Asking<'_> {
     /// The last word about a command. Where there is none, what its message says about the calls that were made before it was
-    /// sent, and where it is: three questions. `None` where one of them has no answer.
+    /// sent, and where it is. Three questions at once, so that an answer takes one way to the broker and back. `None` where one of them
+    /// has no answer.
     async fn of(&self, sought: &Sought) -> Option<(Option<CallsView>, Option<CommandView>)> {
         let (tenant, effect, command) = (self.tenant.clone(), sought.effect.clone(), sought.command);
         let progress = Subject::EffectProgress {
@@ -220,16 +225,18 @@ impl Asking<'_> {
             effect: effect.clone(),
             command,
         };
-        if let Some(stored) = self.last(&progress).await.ok()? {
-            let said: EffectProgress = serde_json::from_slice(&stored.payload).ok()?;
-            return Some((Some(CallsView::from(said)), None));
-        }
         let sent = Subject::Effect {
             tenant,
             effect,
             command,
         };
-        let Some(stored) = self.last(&sent).await.ok()? else {
+        let (said, stored, queue) =
+            tokio::join!(self.last(&progress), self.last(&sent), self.queue(&sought.effect));
+        if let Some(stored) = said.ok()? {
+            let said: EffectProgress = serde_json::from_slice(&stored.payload).ok()?;
+            return Some((Some(CallsView::from(said)), None));
+        }
+        let Some(stored) = stored.ok()? else {
             let state = match sought {
                 Sought { is_called: true, .. } => CommandState::WithWorker,
                 // What is answered may be trimmed before the shard has read the result.
@@ -238,7 +245,7 @@ impl Asking<'_> {
             };
             return Some((None, Some(CommandView::without_message(state))));
         };
-        let place = self.place(&sought.effect, &stored).await;
+        let place = queue.map(|(consumer, state)| placed(consumer, state, &stored));
         let sent: EffectCommand<'_> = serde_json::from_slice(&stored.payload).ok()?;
         Some((sent.progress.map(CallsView::from), place))
     }
@@ -247,26 +254,27 @@ impl Asking<'_> {
         self.broker.last_by_subject(self.stream, &subject.render()).await
     }
 
-    /// Where the message of a command is in the queue of its workers.
-    async fn place(&self, effect: &EffectName, stored: &StoredMessage) -> Option<CommandView> {
+    /// The consumer that brings commands of an effect to its workers, and what it holds if it exists.
+    async fn queue(&self, effect: &EffectName) -> Option<(&str, Option<QueueState>)> {
         let brings = |consumer: &&Consumer| {
             let is_of_tenant = consumer.tenant.as_ref().is_none_or(|of| of == self.tenant);
             is_of_tenant && consumer.effects.contains(effect)
         };
         let consumer = self.consumers.iter().find(brings)?;
         let state = self.broker.queue_state(self.stream, &consumer.name).await.ok()?;
-        let queued = state.map(|state| QueueView {
-            sequence: stored.sequence,
-            delivered: state.delivered,
-            floor: state.floor,
-            pending: state.pending,
-            unacknowledged: state.unacknowledged,
-            workers_ask: state.is_asked,
-        });
-        Some(CommandView::stored(
-            &consumer.name,
-            stored.time.to_string(),
-            queued,
-        ))
+        Some((&consumer.name, state))
     }
+}
+
+/// Where the message of a command is in the queue of its workers.
+fn placed(consumer: &str, state: Option<QueueState>, stored: &StoredMessage) -> CommandView {
+    let queued = state.map(|state| QueueView {
+        sequence: stored.sequence,
+        delivered: state.delivered,
+        floor: state.floor,
+        pending: state.pending,
+        unacknowledged: state.unacknowledged,
+        workers_ask: state.is_asked,
+    });
+    CommandView::stored(consumer, stored.time.rfc3339(), queued)
 }

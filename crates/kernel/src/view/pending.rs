@@ -176,7 +176,7 @@ impl From<EffectProgress> for CallsView {
         let is_begun = progress.outcome_unknown && progress.begun_ms > 0 && progress.begun_ms >= next_ms;
         let (held_by, upstream) = held.map_or((None, None), |held| (Some(held.reason), held.upstream));
         Self {
-            begun: is_begun.then(|| TimeMs(progress.begun_ms).to_string()),
+            begun: is_begun.then(|| TimeMs(progress.begun_ms).rfc3339()),
             made: progress.calls,
             outcome_unknown: progress.outcome_unknown,
             error: progress.error.map(|error| CallErrorView {

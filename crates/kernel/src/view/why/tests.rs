@@ -128,7 +128,7 @@ fn a_call_that_was_begun_and_has_not_ended_is_told_with_its_time() {
     assert_eq!(told.cause, Cause::Effect);
     assert_eq!(
         told.why,
-        "step charge waits for the result of effect charge since 10:00; a call was begun at 2026-01-01T10:00:00Z or before and has \
+        "step charge waits for the result of effect charge since 10:00; a call was begun at 2026-01-01T10:00:00.000Z or before and has \
          not ended"
     );
     // The call of before has failed since, and another one follows.
