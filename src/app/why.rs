@@ -189,7 +189,8 @@ async fn tell_calls(node: &Node, id: &InstanceId, looked: &mut Looked) {
     };
     let commands = std::mem::take(&mut looked.commands);
     let sought = commands.iter().take(EFFECTS_MAX);
-    let asked = sought.map(|sought| async {
+    let asking = &asking;
+    let asked = sought.map(|sought| async move {
         let asked = tokio::time::timeout(PATIENCE, asking.of(sought)).await;
         (sought, asked.ok().flatten())
     });

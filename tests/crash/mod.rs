@@ -12,6 +12,7 @@ mod held;
 mod lost;
 mod owners;
 mod shards;
+mod suspended;
 mod unstored;
 
 use std::collections::BTreeMap;

@@ -181,7 +181,7 @@ impl Executor {
                 .await
         };
         match is_answered {
-            Ok(false) => self.answer(message, delivery, name).await,
+            Ok(false) => self.answer(message, created, delivery, name).await,
             Ok(true) => {
                 self.series.known.inc();
                 Disposition::Done
@@ -193,7 +193,13 @@ impl Executor {
         }
     }
 
-    async fn answer(&self, message: &Message, held: &Held, name: (TenantId, CommandId)) -> Disposition {
+    async fn answer(
+        &self,
+        message: &Message,
+        created: TimeMs,
+        held: &Held,
+        name: (TenantId, CommandId),
+    ) -> Disposition {
         let command = match self.decode(message, &name) {
             Ok(command) => command,
             Err(reason) => return Box::pin(self.unreadable(name, &reason)).await,
@@ -206,6 +212,7 @@ impl Executor {
             &self.definition.name,
             &name,
             message,
+            created,
             initial,
             self.definition.never_calls_twice(),
         );

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::kernel::envelope::EffectProgress;
-use crate::kernel::ids::{CommandId, EffectName, TenantId};
+use crate::kernel::ids::{CommandId, EffectName, TenantId, TimeMs};
 use crate::kernel::subject::Subject;
 use crate::ports::broker::{Broker, BrokerError, Expect, Message, Publication, PublishError};
 
@@ -21,23 +21,31 @@ fn subject(tenant: &TenantId, effect: &EffectName, command: CommandId) -> String
 }
 
 /// What is known about the command of this delivery, whose message says `initial`. Where the delivery before ended
-/// without a word, its call may have happened, unless calls are `announced`: then there was none.
+/// without a word, its call may have happened, unless calls are `announced`: then there was none. `created` is when the consumer was
+/// made that has brought it: an older message may have been brought by another one before, which counted for itself.
+#[allow(
+    clippy::too_many_arguments,
+    reason = "what tells one delivery from all others"
+)]
 pub async fn read(
     broker: &dyn Broker,
     stream: &str,
     effect: &EffectName,
     name: &(TenantId, CommandId),
     message: &Message,
+    created: TimeMs,
     initial: Option<&EffectProgress>,
     announced: bool,
 ) -> Result<EffectProgress, BrokerError> {
     let initial = || initial.cloned().unwrap_or_default();
-    if message.delivered <= 1 {
+    let had_another = message.time <= created;
+    if message.delivered <= 1 && !had_another {
         return Ok(initial());
     }
     let stored = stored(broker, stream, effect, name).await?;
     let mut progress = stored.unwrap_or_else(initial);
-    if !announced && progress.delivered.saturating_add(1) != message.delivered {
+    let is_complete = !had_another && progress.delivered.saturating_add(1) == message.delivered;
+    if !announced && !is_complete {
         progress.outcome_unknown = true;
     }
     Ok(progress)

@@ -68,7 +68,7 @@ impl Executor {
     }
 
     /// Gives a command back for which there is no room, with word that nothing was done.
-    pub async fn give_back_busy(self: Arc<Self>, delivery: HeldCommand) {
+    pub async fn give_back_busy(self: Arc<Self>, delivery: HeldCommand, created: TimeMs) {
         let name = delivery.name().clone();
         let message = &delivery.message;
         let stream = &self.streams.commands;
@@ -84,6 +84,7 @@ impl Executor {
                     effect,
                     &name,
                     message,
+                    created,
                     initial.as_ref(),
                     announced,
                 );

@@ -31,6 +31,10 @@ use crate::telemetry::Metrics;
 
 const REJOIN_FIRST: Duration = Duration::from_millis(100);
 const REJOIN_MAX: Duration = Duration::from_secs(10);
+/// Why a queue is joined anew behind such a pause.
+const STOOD_STILL: &str = "the process stood still for so long that what has come may be another worker's";
+/// How often within such a pause the loop looks at the clock.
+const LOOKS: u32 = 10;
 /// How long a command is left to others whose effect this worker does not have.
 const UNKNOWN_DELAY: Duration = Duration::from_secs(5);
 /// Unknown effects that are told, each once.
@@ -191,7 +195,12 @@ impl Source {
     async fn take(&self, queue: &mut dyn Queue, running: &mut JoinSet<()>) -> Option<String> {
         let created = queue.created();
         let mut told = BTreeSet::new();
+        let mut seen = self.worker.clock.monotonic();
         loop {
+            if self.stood_still(seen) {
+                return Some(STOOD_STILL.to_owned());
+            }
+            seen = self.worker.clock.monotonic();
             while let Some(ended) = running.try_join_next() {
                 report(&self.worker.tasks, ended);
             }
@@ -200,7 +209,10 @@ impl Source {
             let next = tokio::select! {
                 biased;
                 () = self.worker.draining.cancelled() => {
-                    queue.close().await;
+                    // What it would give back may be another worker's.
+                    if !self.stood_still(seen) {
+                        queue.close().await;
+                    }
                     return None;
                 }
                 // Otherwise so much is asked for that what comes is occasion enough to ask for more.
@@ -209,7 +221,11 @@ impl Source {
                     continue;
                 }
                 next = queue.next() => next,
+                () = tokio::time::sleep(self.pause_max() / LOOKS) => continue,
             };
+            if self.stood_still(seen) {
+                return Some(STOOD_STILL.to_owned());
+            }
             let delivery = match next {
                 Ok(delivery) => delivery,
                 Err(broken) => return Some(broken.0),
@@ -246,11 +262,22 @@ impl Source {
             let permit = executor.permit(&delivery.name().0, brought.bound);
             if permit.is_none() && !self.consumer.push && self.executors.len() > 1 {
                 // Others behind it, of effects that have room, must not wait.
-                running.spawn(executor.give_back_busy(delivery));
+                running.spawn(executor.give_back_busy(delivery, created));
             } else {
                 running.spawn(executor.serve(delivery, permit, brought));
             }
         }
+    }
+
+    /// Whether this process did nothing for so long since `seen` that what has come meanwhile may be another worker's, which nothing in it
+    /// tells: the broker gives a command to another worker an ack wait after it has sent it here.
+    fn stood_still(&self, seen: Duration) -> bool {
+        self.worker.clock.monotonic().saturating_sub(seen) > self.pause_max()
+    }
+
+    /// Half of the ack wait: what comes behind a shorter pause is renewed in time, within a third of it.
+    fn pause_max(&self) -> Duration {
+        self.worker.settings.ack_wait.duration() / 2
     }
 
     fn route(&self, message: &Message) -> Route {
