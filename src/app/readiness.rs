@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::control::blocking;
 use super::node::Node;
 use super::running::Running;
-use super::{consumers, shards, streams};
+use super::{consumers, shards, streams, undeclared};
 use crate::intake::StreamStatus;
 use crate::kernel::definition::Severity;
 use crate::ports::control::{Check, Health, Readiness};
@@ -110,6 +110,9 @@ pub(super) async fn health(node: &Node) -> Health {
             (None, None) => {}
         }
     }
+    if running.common.is_some() {
+        checks.push(check("effects", effects_check(node).await));
+    }
     let planned = &node.catalog.now().consumers;
     checks.push(consumers::check(running, &node.consumers_seen, planned).await);
     let troubles = node.tasks.troubles();
@@ -160,6 +163,16 @@ fn definitions_check(node: &Node) -> Result<String, String> {
         told.push(format!("and {more} more"));
     }
     Err(told.join("; "))
+}
+
+/// Whether files declare all effects that live instances may call.
+async fn effects_check(node: &Node) -> Result<String, String> {
+    let missing = undeclared::told(node).await.map_err(|error| error.to_string())?;
+    if missing.is_empty() {
+        Ok("files declare all that live instances may call".to_owned())
+    } else {
+        Err(missing.join("; "))
+    }
 }
 
 /// How the clock of the machine differs from the broker's, where it does so by more than it may.

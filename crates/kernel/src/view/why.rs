@@ -69,6 +69,8 @@ pub enum Cause {
     Queued,
     /// The same, and no worker is there.
     NoWorker,
+    /// No file declares the effect any more.
+    NoEffect,
     Command,
     Child,
     Retry,
@@ -251,6 +253,7 @@ fn asks(stuck: &StuckView, count: usize, pending: &[AwaitedView]) -> String {
 pub fn rank(pending: &AwaitedView) -> u8 {
     let is_troubled = |calls: &CallsView| calls.held_by.is_some() || calls.error.is_some();
     let is_troubled = pending.calls.as_ref().is_some_and(is_troubled)
+        || pending.undeclared
         || pending
             .command
             .as_ref()
@@ -327,6 +330,12 @@ fn calls(pending: &AwaitedView, who: &str) -> (Cause, String) {
             Some((of_place, place)) => {
                 cause = of_place;
                 let _infallible = write!(told, "; {place}");
+            }
+            None if pending.undeclared => {
+                cause = Cause::NoEffect;
+                told.push_str(
+                    "; no file declares this effect any more, so that no worker takes its command: restore the file and reload",
+                );
             }
             None => told.push_str("; no worker has told of a call that ended"),
         }
