@@ -85,7 +85,7 @@ pub(super) async fn health(node: &Node) -> Health {
     ));
     for stream in running.streams().await {
         let name = streams::name(&node.manifest, stream.stream);
-        checks.push(check(name, stream_check(node, &stream)));
+        checks.push(check(name, stream_check(node, running, &stream).await));
     }
     let unstored = unstored(node);
     checks.push(check(
@@ -204,12 +204,22 @@ fn stream_trouble(node: &Node, stream: &StreamStatus) -> Option<String> {
     stalled.then(|| format!(": no progress for {} s", stream.quiet.as_secs()))
 }
 
-fn stream_check(node: &Node, stream: &StreamStatus) -> Result<String, String> {
+async fn stream_check(node: &Node, running: &Running, stream: &StreamStatus) -> Result<String, String> {
+    if let Some(halt) = &stream.halted {
+        return Err(format!("{}: {}", halt.reason, halt.message));
+    }
+    if !stream.connected {
+        let name = streams::name(&node.manifest, stream.stream);
+        let why = match running.broker.stream_state(name).await {
+            Ok(_) => "its reader is being opened".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        return Err(format!("it is not being read: {why}"));
+    }
     let behind = format!("{} message(s) behind", stream.lag);
-    match (&stream.halted, stream_trouble(node, stream)) {
-        (Some(halt), _) => Err(format!("{}: {}", halt.reason, halt.message)),
-        (None, Some(trouble)) => Err(format!("{behind}{trouble}")),
-        (None, None) => Ok(behind),
+    match stream_trouble(node, stream) {
+        Some(trouble) => Err(format!("{behind}{trouble}")),
+        None => Ok(behind),
     }
 }
 

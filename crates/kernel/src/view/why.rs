@@ -223,6 +223,9 @@ fn asks(stuck: &StuckView, count: usize, pending: &[AwaitedView]) -> String {
     let step = &stuck.step;
     let mut told = match stuck.what {
         StuckIn::Step => format!("the outcome of step {step}{item} is unknown"),
+        StuckIn::Compensation if stuck.outcome_unknown => format!(
+            "an operator is asked whether step {step}{item}, whose outcome is unknown, is to be compensated"
+        ),
         StuckIn::Compensation => format!("the compensation of step {step}{item} did not succeed"),
     };
     let class = pending
@@ -241,7 +244,11 @@ fn asks(stuck: &StuckView, count: usize, pending: &[AwaitedView]) -> String {
     if let Some(key) = &stuck.idempotency_key {
         let _infallible = write!(told, " (idempotency key {key})");
     }
-    told.push_str("; an operator must retry, skip or resolve it");
+    told.push_str(if stuck.outcome_unknown {
+        "; retry compensates it, skip leaves it as it is, resolve says that it is compensated by other means"
+    } else {
+        "; an operator must retry, skip or resolve it"
+    });
     if count > 1 {
         let _infallible = write!(told, "; {} more are stuck", count - 1);
     }
