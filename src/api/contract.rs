@@ -289,7 +289,9 @@ fn tenants() -> Vec<Row> {
         ("POST /jobs/{id}/stop", job()),
         (
             "POST /events",
-            Contract::of(202, Sent::Json("Published")).needs("Event"),
+            Contract::of(202, Sent::Json("Published"))
+                .needs("Event")
+                .refuses(&[409]),
         ),
         ("GET /audit", json("AuditRecords")),
         ("GET /sagas/{saga}/aliases/{name}/{value}", json("AliasOwners")),

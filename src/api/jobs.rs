@@ -29,6 +29,7 @@ use crate::ports::control::{JobCommand, JobFilter, JobOptions, JobOrder, JobRequ
 struct StartRequest {
     verb: JobVerb,
     /// The parameters of the list of instances, or of that of dead letters, by name.
+    #[serde(default)]
     filter: BTreeMap<String, String>,
     #[serde(default)]
     by: String,

@@ -39,6 +39,7 @@ pub(super) async fn is_repeated(
     control: &Control,
 ) -> Result<bool, ControlError> {
     let reader = node.shard(id).await?.reader;
+    let is_answer = matches!(control, Control::Callback { .. });
     let input = Input {
         instance: id.clone(),
         id: request_id.to_owned(),
@@ -59,7 +60,7 @@ pub(super) async fn is_repeated(
     });
     match known.await? {
         None => Ok(false),
-        Some(IgnoreReason::Mismatch) => Err(mismatch(request_id)),
+        Some(IgnoreReason::Mismatch) => Err(mismatch(request_id, is_answer)),
         Some(_) => Ok(true),
     }
 }

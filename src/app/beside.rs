@@ -85,7 +85,7 @@ fn tell_reload(outcome: &Result<Reloaded, ReloadError>, files: &Result<Files, St
             if told.is_empty() {
                 told.push("nothing changed".to_owned());
             }
-            told.extend(done.problems.iter().cloned());
+            told.extend(done.problems.iter().chain(&done.warnings).cloned());
             out::note(format_args!("reloaded: {}", told.join(", ")));
         }
         Err(error) => {

@@ -56,6 +56,13 @@ impl InForce {
         self.sagas.iter_active().cloned().collect()
     }
 
+    /// Whether a file declares an effect of this name.
+    pub fn declares(&self, effect: &str) -> bool {
+        self.effects
+            .iter()
+            .any(|declared| declared.name.as_str() == effect)
+    }
+
     /// Tells the metrics what is in force.
     pub fn show(&self, metrics: &Metrics) {
         metrics

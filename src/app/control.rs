@@ -162,7 +162,13 @@ impl NodeControl for Node {
             expect: Expect::MessageId(message_id),
         };
         self.check_event(&publication)?;
-        self.publish(publication).await
+        let published = self.publish(publication.clone()).await?;
+        if published.duplicate && self.is_another_event(&publication, &published).await? {
+            return Err(ControlError::Mismatch(format!(
+                "event_id {event_id} was used before, for another event"
+            )));
+        }
+        Ok(published)
     }
 
     fn callback(&self, token: &str) -> Option<Callback> {
@@ -262,6 +268,37 @@ impl Node {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether the broker took an event for a repetition that is none: the message that it has stored under this id has another
+    /// aggregate, type or payload. Metadata may differ, as for the instances.
+    async fn is_another_event(
+        &self,
+        publication: &Publication,
+        published: &Published,
+    ) -> Result<bool, ControlError> {
+        let Some(broker) = self.broker() else {
+            return Ok(false);
+        };
+        let there = broker.message_at(&published.stream, published.sequence).await;
+        let there = there.map_err(|error| ControlError::Unavailable(error.to_string()))?;
+        // What is trimmed was read.
+        let Some(there) = there else {
+            return Ok(false);
+        };
+        if there.subject != publication.subject {
+            return Ok(true);
+        }
+        let stored = Publication {
+            payload: there.payload,
+            ..publication.clone()
+        };
+        let stream = SourceStream::AggregateEvents;
+        let read = |publication: &Publication| match self.read_as_intake(stream, publication) {
+            Ok(Decoded::Event { event, .. }) => Some((event.event_type, event.payload)),
+            Ok(_) | Err(_) => None,
+        };
+        Ok(read(&stored) != read(publication))
     }
 
     /// Tells how large the files of the open shards are.

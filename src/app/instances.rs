@@ -324,8 +324,7 @@ impl Node {
         mut publication: Publication,
     ) -> Result<Published, ControlError> {
         let request_id = message.request_id.as_str();
-        // Of callbacks the first counts, whatever the others say.
-        let must_agree = !matches!(message.verb, ControlVerb::Callback { .. });
+        let is_answer = matches!(message.verb, ControlVerb::Callback { .. });
         for attempt in 0..MESSAGE_IDS_MAX {
             let id = format!("{instance}/{request_id}/{attempt}");
             publication.expect = Expect::MessageId(blake3::hash(id.as_bytes()).to_hex().to_string());
@@ -346,8 +345,8 @@ impl Node {
                         "another message has the id of a request"
                     );
                 }
-                Some(there) if must_agree && there.payload != publication.payload => {
-                    return Err(requests::mismatch(request_id));
+                Some(there) if there.payload != publication.payload => {
+                    return Err(requests::mismatch(request_id, is_answer));
                 }
                 // What is trimmed was read.
                 Some(_) | None => return Ok(published),

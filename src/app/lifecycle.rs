@@ -14,7 +14,7 @@ use super::node::Node;
 use super::ownership::Adoption;
 use super::{
     StartError, SystemClock, audit, beside, credentials, definitions, last_good, rates, reload, runtime,
-    spans,
+    spans, undeclared,
 };
 use crate::api::auth::Door;
 use crate::api::endpoints::Place;
@@ -131,6 +131,7 @@ async fn serve(
         Ok(Begun::Running) => {
             forwarded.listen(&node, &stop_http);
             rates::begin(&node);
+            undeclared::warnings(&node).await;
             tokio::select! {
                 () = serve_until_told(&node, &mut signals) => {}
                 () = beside::watch(Arc::clone(&node)), if what_beside == Beside::Developer => {}

@@ -64,6 +64,7 @@ mod shards;
 mod spans;
 mod standing;
 pub mod streams;
+mod undeclared;
 pub mod unusable;
 mod versions;
 mod waits;

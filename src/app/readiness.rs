@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::control::blocking;
 use super::node::Node;
 use super::running::Running;
-use super::{consumers, shards, streams};
+use super::{consumers, shards, streams, undeclared};
 use crate::intake::StreamStatus;
 use crate::kernel::definition::Severity;
 use crate::ports::control::{Check, Health, Readiness};
@@ -85,7 +85,7 @@ pub(super) async fn health(node: &Node) -> Health {
     ));
     for stream in running.streams().await {
         let name = streams::name(&node.manifest, stream.stream);
-        checks.push(check(name, stream_check(node, &stream)));
+        checks.push(check(name, stream_check(node, running, &stream).await));
     }
     let unstored = unstored(node);
     checks.push(check(
@@ -109,6 +109,9 @@ pub(super) async fn health(node: &Node) -> Health {
             }
             (None, None) => {}
         }
+    }
+    if running.common.is_some() {
+        checks.push(check("effects", effects_check(node).await));
     }
     let planned = &node.catalog.now().consumers;
     checks.push(consumers::check(running, &node.consumers_seen, planned).await);
@@ -162,6 +165,16 @@ fn definitions_check(node: &Node) -> Result<String, String> {
     Err(told.join("; "))
 }
 
+/// Whether files declare all effects that live instances may call.
+async fn effects_check(node: &Node) -> Result<String, String> {
+    let missing = undeclared::told(node).await.map_err(|error| error.to_string())?;
+    if missing.is_empty() {
+        Ok("files declare all that live instances may call".to_owned())
+    } else {
+        Err(missing.join("; "))
+    }
+}
+
 /// How the clock of the machine differs from the broker's, where it does so by more than it may.
 fn clock_trouble(node: &Node) -> Option<String> {
     let ahead_ms = node.broker_clock.ahead_ms()?;
@@ -191,12 +204,22 @@ fn stream_trouble(node: &Node, stream: &StreamStatus) -> Option<String> {
     stalled.then(|| format!(": no progress for {} s", stream.quiet.as_secs()))
 }
 
-fn stream_check(node: &Node, stream: &StreamStatus) -> Result<String, String> {
+async fn stream_check(node: &Node, running: &Running, stream: &StreamStatus) -> Result<String, String> {
+    if let Some(halt) = &stream.halted {
+        return Err(format!("{}: {}", halt.reason, halt.message));
+    }
+    if !stream.connected {
+        let name = streams::name(&node.manifest, stream.stream);
+        let why = match running.broker.stream_state(name).await {
+            Ok(_) => "its reader is being opened".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        return Err(format!("it is not being read: {why}"));
+    }
     let behind = format!("{} message(s) behind", stream.lag);
-    match (&stream.halted, stream_trouble(node, stream)) {
-        (Some(halt), _) => Err(format!("{}: {}", halt.reason, halt.message)),
-        (None, Some(trouble)) => Err(format!("{behind}{trouble}")),
-        (None, None) => Ok(behind),
+    match stream_trouble(node, stream) {
+        Some(trouble) => Err(format!("{behind}{trouble}")),
+        None => Ok(behind),
     }
 }
 

@@ -14,7 +14,7 @@ use super::control::blocking;
 use super::definitions::{self, Files};
 use super::node::Node;
 use super::running::Running;
-use super::{StartError, consumers, last_good, migration, shards};
+use super::{StartError, consumers, last_good, migration, shards, undeclared};
 use crate::effects::Consumer;
 use crate::kernel::definition::{Definition, DefinitionSet, EffectDefinition};
 use crate::ports::control::{LastReload, ReloadError, Reloaded, SagaChange};
@@ -112,6 +112,7 @@ async fn attempt(node: &Node) -> Result<Reloaded, ReloadError> {
             effects_changed,
             effects,
             problems,
+            warnings: undeclared::warnings(node).await,
         });
     }
     let archived = kept(node, &before, running).await?;
@@ -146,6 +147,7 @@ async fn attempt(node: &Node) -> Result<Reloaded, ReloadError> {
         effects_changed,
         effects,
         problems,
+        warnings: undeclared::warnings(node).await,
     })
 }
 

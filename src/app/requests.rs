@@ -193,7 +193,7 @@ fn outcome_of(shard: u16, asked: &Asked<'_>, answered: Answered) -> Result<Reque
             earlier,
         } => {
             if earlier && meant.is_some_and(|found| is_another(found.record(), asked)) {
-                return Err(mismatch(asked.request_id));
+                return Err(mismatch(asked.request_id, false));
             }
             RequestOutcome {
                 generation: Some(generation),
@@ -275,7 +275,7 @@ fn untold(found: Option<&Found>, asked: &Asked<'_>) -> Result<RequestOutcome, Co
     let record = found.record();
     if asked.start.is_some() && record.start_event == asked.request_id {
         if is_another(record, asked) {
-            return Err(mismatch(asked.request_id));
+            return Err(mismatch(asked.request_id, false));
         }
         return Ok(RequestOutcome {
             generation: Some(record.generation),
@@ -298,10 +298,13 @@ fn is_another(record: &Record, asked: &Asked<'_>) -> bool {
     record.start_event == asked.request_id && had.as_slice() != given.as_bytes()
 }
 
-pub(super) fn mismatch(request_id: &str) -> ControlError {
-    ControlError::Mismatch(format!(
-        "request_id {request_id} was used before, for another request"
-    ))
+/// Refuses a request under the id of another one. `is_answer`: it is a callback, whose id only the runner knows.
+pub(super) fn mismatch(request_id: &str, is_answer: bool) -> ControlError {
+    ControlError::Mismatch(if is_answer {
+        "the token was used before, with another answer: the first one counts".to_owned()
+    } else {
+        format!("request_id {request_id} was used before, for another request")
+    })
 }
 
 const fn waits_for(reason: WaitReason) -> &'static str {

@@ -114,6 +114,13 @@ pub(super) async fn live(
     Ok(wanted.map(|(_, version)| version.uses.live).sum())
 }
 
+/// The versions that live instances run under, and how many do.
+pub(super) async fn in_use(node: &Node) -> Result<Vec<(DefinitionHash, u64)>, ControlError> {
+    let versions = gathered(node).await?.into_iter();
+    let used = versions.filter(|(_, version)| version.uses.live > 0);
+    Ok(used.map(|(hash, version)| (hash, version.uses.live)).collect())
+}
+
 async fn gathered(node: &Node) -> Result<BTreeMap<DefinitionHash, Version>, ControlError> {
     let mut versions: BTreeMap<DefinitionHash, Version> = BTreeMap::new();
     for shard in node.running_or_unavailable()?.shards.all() {

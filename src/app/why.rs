@@ -36,7 +36,12 @@ pub(super) fn pending(node: &Node, found: &Found, work: &BTreeMap<WorkRef, WorkI
     };
     let in_force = node.catalog.now();
     let definition = in_force.sagas.by_hash(&record.definition).map(AsRef::as_ref);
-    pending::pending(record, definition, work)
+    let mut awaited = pending::pending(record, definition, work);
+    for pending in &mut awaited {
+        let effect = pending.effect.as_deref();
+        pending.undeclared = effect.is_some_and(|effect| !in_force.declares(effect));
+    }
+    awaited
 }
 
 /// Why an instance does not go on, and why the one does not that it waits for.

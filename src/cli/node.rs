@@ -164,6 +164,9 @@ fn show_reload(answer: &Value) -> Result<(), Failure> {
             answer["revision"]
         ),
     });
+    for warning in answer["warnings"].as_array().into_iter().flatten() {
+        out::note(format_args!("warning: {}", text(warning)));
+    }
     Ok(())
 }
 

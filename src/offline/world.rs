@@ -348,7 +348,7 @@ impl World {
         self.give(&input)
     }
 
-    /// Gives a control message. All callbacks for one piece of work have one id, so the first counts.
+    /// Gives a control message. All callbacks for one piece of work have one id, so the first counts, and another answer is told from a repetition.
     pub fn give_control(&mut self, control: Control) -> Given {
         self.messages += 1;
         let id = match &control {

@@ -119,15 +119,25 @@ async fn only_a_valid_callback_token_completes_the_step() {
     // A token outlives the process that made it.
     rig.kill();
     rig.start().await;
-    assert_eq!(post(&rig, &path, done).await.status, 202);
+    assert_eq!(post(&rig, &path, done.clone()).await.status, 202);
     let view = until(&rig, &instance("acme", "contract", "c-1"), |view| {
         view["phase"] == "completed"
     })
     .await;
     assert_eq!(view["state"], json!({"signed": "ada", "asked": "t-1"}));
-    // What is said twice is said once.
-    let late = json!({"error": {"class": "refused"}}).to_string();
-    assert_eq!(post(&rig, &path, late).await.status, 202);
+    // What is said twice is said once, and the first answer stands.
+    assert_eq!(post(&rig, &path, done).await.status, 202);
+    for other in [
+        json!({"ok": {"name": "eve"}}),
+        json!({"error": {"class": "refused"}}),
+    ] {
+        let other = post(&rig, &path, other.to_string()).await;
+        let problem = other.is_problem(409, "SR0514");
+        assert_eq!(
+            problem["detail"],
+            "the token was used before, with another answer: the first one counts"
+        );
+    }
     // Of work that is over no heartbeat is taken.
     let alive = json!({"heartbeat": true}).to_string();
     post(&rig, &path, alive).await.is_problem(410, "SR0510");

@@ -550,3 +550,27 @@ async fn a_dead_letter_is_edited_in_the_editor_of_the_operator() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_about_all_dead_letters_needs_no_filter() {
+    let rig = runner(Duration::ZERO).await;
+    send(&rig, "acme", "e-1", "Ratio.Opened", json!({"ratoi": "r-1"})).await;
+    one_letter(&rig, "acme").await;
+    let jobs = "/v1/tenants/acme/jobs";
+    let job = json!({"verb": "retry_letters", "all": true, "reason": "a test", "dry_run": true});
+    let planned = post(&rig, jobs, job.to_string()).await;
+    assert_eq!(
+        (planned.status, &planned.json()["selected"]),
+        (200, &json!(1)),
+        "{planned:?}"
+    );
+    for (verb, missing) in [
+        ("retry_letters", "say which dead letters are meant, or `all`"),
+        ("cancel", "say which instances are meant"),
+    ] {
+        let job = json!({"verb": verb, "reason": "a test", "dry_run": true});
+        let refused = post(&rig, jobs, job.to_string()).await.is_problem(400, "SR0501");
+        let detail = refused["detail"].as_str().expect("a sentence");
+        assert!(detail.contains(missing), "{detail}");
+    }
+}

@@ -7,6 +7,7 @@ use saga_runner::kernel::subject::Tenancy;
 use serde_json::{Value, json};
 
 use crate::api::caller::{event, get, instance, letters, post, runner, send, until};
+use crate::support::nats_server::NatsServer;
 use crate::support::rig::{Rig, order_payload};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -508,4 +509,52 @@ async fn the_versions_of_sagas_are_told_with_their_instances() {
     let shown = definition(&["show", hash]);
     assert!(String::from_utf8_lossy(&shown.stdout).contains("name: ratio"));
     assert_eq!(definition(&["show", "00000000"]).status.code(), Some(4));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_event_under_a_known_id_is_refused() {
+    let server = NatsServer::start();
+    for url in [None, Some(server.url())] {
+        let mut rig = Rig::new(url, "30m", Duration::ZERO, json!({})).await;
+        rig.add_saga("ratio", crate::api::caller::RATIO);
+        rig.start().await;
+        let path = "/v1/tenants/acme/events";
+        let first = event("acme", "same", "Ratio.Opened", &json!({"ratio": "r-1"}));
+        let stored = post(&rig, path, first.clone()).await;
+        assert_eq!(
+            (stored.status, &stored.json()["duplicate"]),
+            (202, &json!(false)),
+            "{stored:?}"
+        );
+        let mut again: Value = serde_json::from_str(&first).expect("JSON");
+        again["metadata"] = json!({"correlation_id": "c-2"});
+        for same in [first.clone(), again.to_string()] {
+            let repeated = post(&rig, path, same).await;
+            assert_eq!(
+                (repeated.status, &repeated.json()["duplicate"]),
+                (202, &json!(true)),
+                "{repeated:?}"
+            );
+        }
+        let mut elsewhere: Value = serde_json::from_str(&first).expect("JSON");
+        elsewhere["aggregate_id"] = json!("another");
+        for other in [
+            event("acme", "same", "Ratio.Opened", &json!({"ratio": "r-2"})),
+            event("acme", "same", "Ratio.Divided", &json!({"ratio": "r-1"})),
+            elsewhere.to_string(),
+        ] {
+            let refused = post(&rig, path, other).await;
+            let problem = refused.is_problem(409, "SR0514");
+            assert_eq!(
+                problem["detail"],
+                "event_id same was used before, for another event"
+            );
+        }
+        // Of another tenant it is another id.
+        send(&rig, "globex", "same", "Ratio.Opened", json!({"ratio": "r-2"})).await;
+        until(&rig, &instance("acme", "ratio", "r-1"), |_| true).await;
+        let listed = get(&rig, &letters("acme")).await.json();
+        assert_eq!(listed["items"], json!([]), "{listed}");
+        assert_eq!(rig.terminate().await, Some(0));
+    }
 }

@@ -469,3 +469,61 @@ async fn the_history_goes_on_in_pages_across_a_restart_and_takes_no_foreign_curs
     assert_eq!(get(&rig, &foreign).await.status, 400);
     assert_eq!(get(&rig, &history("r-1", "&after=x")).await.status, 400);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_effect_that_no_file_declares_and_that_an_instance_needs_is_named() {
+    let mut rig = Rig::new(None, "30m", Duration::ZERO, json!({})).await;
+    let effect = "apiVersion: sagas/v1\nkind: Effect\nname: charge\nexternal: {}\n";
+    rig.add_effect("charge", effect);
+    rig.add_saga("pay", PAY);
+    rig.start().await;
+    send(&rig, "acme", "e-1", "Pay.Opened", json!({"pay": "p-1"})).await;
+    until(&rig, &why("pay", "p-1"), |told| cause(told) == "no_worker").await;
+    let check = |health: &Value| {
+        let checks = health["checks"].as_array().expect("checks");
+        let check = checks.iter().find(|check| check["name"] == "effects");
+        check.expect("a check of the effects").clone()
+    };
+    assert_eq!(check(&get(&rig, "/health").await.json())["ok"], true);
+
+    rig.remove_file("sagas/pay.yaml");
+    rig.remove_file("effects/charge.yaml");
+    let reloaded = post(&rig, "/admin/reload", "").await;
+    assert_eq!(reloaded.status, 200, "{reloaded:?}");
+    let warnings = reloaded.json()["warnings"].clone();
+    let warning = warnings[0].as_str().expect("a warning").to_owned();
+    assert!(
+        warning.starts_with(
+            "no file declares effect charge, which may be called for 1 live instance(s) of pay sha256:"
+        ),
+        "{warning}"
+    );
+    for restarted in [false, true] {
+        if restarted {
+            assert_eq!(rig.terminate().await, Some(0));
+            rig.start().await;
+        }
+        let health = get(&rig, "/health").await;
+        let told = check(&health.json());
+        assert_eq!(
+            (health.status, &told["ok"], &told["detail"]),
+            (503, &json!(false), &json!(warning)),
+            "{health:?}"
+        );
+        assert_eq!(get(&rig, "/ready").await.status, 200);
+        let told = until(&rig, &why("pay", "p-1"), |told| cause(told) == "no_effect").await;
+        assert_eq!(told["pending"][0]["undeclared"], true, "{told}");
+        let sentence = told["why"].as_str().expect("a sentence");
+        assert!(
+            sentence.contains("no file declares this effect any more"),
+            "{sentence}"
+        );
+    }
+    rig.add_effect("charge", effect);
+    let reloaded = post(&rig, "/admin/reload", "").await;
+    assert_eq!(reloaded.json()["warnings"], json!([]), "{reloaded:?}");
+    assert_eq!(check(&get(&rig, "/health").await.json())["ok"], true);
+    assert_eq!(rig.terminate().await, Some(0));
+    let log = std::fs::read_to_string(rig.log()).expect("a log");
+    assert_eq!(log.matches("no file declares effect charge").count(), 2, "{log}");
+}

@@ -290,3 +290,19 @@ async fn a_runner_that_was_stopped_goes_on_behind_a_gap_when_an_operator_says_so
 async fn a_runner_that_runs_goes_on_behind_a_gap_when_an_operator_says_so() {
     goes_on_behind_a_gap(false).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_is_gone_while_the_runner_runs_is_named_by_its_check() {
+    let server = NatsServer::start();
+    let mut rig = Rig::new(Some(server.url()), "30m", Duration::ZERO, soon()).await;
+    rig.start().await;
+    order(&rig, "o-1").await;
+    let client = async_nats::connect(server.url()).await.expect("connected");
+    let deleted = jetstream::new(client).delete_stream(STREAMS[0]).await;
+    assert!(deleted.expect("deleted").success);
+    let wanted = "it is not being read: stream AGGREGATE_EVENTS does not exist";
+    let health = halted(&rig, wanted).await;
+    let checks = health["checks"].as_array().expect("checks");
+    let check = checks.iter().find(|check| check["name"] == STREAMS[0]);
+    assert_eq!(check.expect("a check")["ok"], false, "{health}");
+}

@@ -158,7 +158,8 @@ cases:
       - {event: Trip.Booked, data: {trip: t-1}}
       - {result: {of: render, ok: {}}}
       - {callback: {of: render, ok: {}}, expect: {steps: {render: done, show: delayed}}}
-      - {callback: {of: render, error: broken}, expect: {ignored: duplicate, steps: {render: done}}}
+      - {callback: {of: render, ok: {}}, expect: {ignored: duplicate}}
+      - {callback: {of: render, error: broken}, expect: {ignored: input_mismatch, steps: {render: done}}}
 ",
     );
     project.write(

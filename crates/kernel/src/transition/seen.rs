@@ -27,13 +27,9 @@ fn control_id(input: &Input) -> u64 {
     hash(&[b"control", input.id.as_bytes()])
 }
 
-/// Of callbacks the first counts, whatever the others say.
 fn control_content(input: &Input) -> u32 {
     match &input.body {
-        InputBody::Control(Control::Callback { .. })
-        | InputBody::Event(_)
-        | InputBody::Result(_)
-        | InputBody::Timer { .. } => 0,
+        InputBody::Event(_) | InputBody::Result(_) | InputBody::Timer { .. } => 0,
         InputBody::Control(Control::Start {
             input,
             parent,

@@ -34,6 +34,9 @@ pub struct AwaitedView {
     /// The effect that is called.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub effect: Option<String>,
+    /// No file declares that effect any more.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub undeclared: bool,
     /// Type and id of the aggregate that a command is for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub aggregate: Option<String>,

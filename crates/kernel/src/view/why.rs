@@ -69,6 +69,8 @@ pub enum Cause {
     Queued,
     /// The same, and no worker is there.
     NoWorker,
+    /// No file declares the effect any more.
+    NoEffect,
     Command,
     Child,
     Retry,
@@ -221,6 +223,9 @@ fn asks(stuck: &StuckView, count: usize, pending: &[AwaitedView]) -> String {
     let step = &stuck.step;
     let mut told = match stuck.what {
         StuckIn::Step => format!("the outcome of step {step}{item} is unknown"),
+        StuckIn::Compensation if stuck.outcome_unknown => format!(
+            "an operator is asked whether step {step}{item}, whose outcome is unknown, is to be compensated"
+        ),
         StuckIn::Compensation => format!("the compensation of step {step}{item} did not succeed"),
     };
     let class = pending
@@ -239,7 +244,11 @@ fn asks(stuck: &StuckView, count: usize, pending: &[AwaitedView]) -> String {
     if let Some(key) = &stuck.idempotency_key {
         let _infallible = write!(told, " (idempotency key {key})");
     }
-    told.push_str("; an operator must retry, skip or resolve it");
+    told.push_str(if stuck.outcome_unknown {
+        "; retry compensates it, skip leaves it as it is, resolve says that it is compensated by other means"
+    } else {
+        "; an operator must retry, skip or resolve it"
+    });
     if count > 1 {
         let _infallible = write!(told, "; {} more are stuck", count - 1);
     }
@@ -251,6 +260,7 @@ fn asks(stuck: &StuckView, count: usize, pending: &[AwaitedView]) -> String {
 pub fn rank(pending: &AwaitedView) -> u8 {
     let is_troubled = |calls: &CallsView| calls.held_by.is_some() || calls.error.is_some();
     let is_troubled = pending.calls.as_ref().is_some_and(is_troubled)
+        || pending.undeclared
         || pending
             .command
             .as_ref()
@@ -327,6 +337,12 @@ fn calls(pending: &AwaitedView, who: &str) -> (Cause, String) {
             Some((of_place, place)) => {
                 cause = of_place;
                 let _infallible = write!(told, "; {place}");
+            }
+            None if pending.undeclared => {
+                cause = Cause::NoEffect;
+                told.push_str(
+                    "; no file declares this effect any more, so that no worker takes its command: restore the file and reload",
+                );
             }
             None => told.push_str("; no worker has told of a call that ended"),
         }

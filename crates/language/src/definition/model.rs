@@ -3,7 +3,7 @@
 mod actions;
 mod step;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub use self::actions::{
@@ -126,6 +126,28 @@ impl Definition {
     pub fn hands_out_tokens(&self) -> bool {
         let mut actions = self.steps.iter().map(|step| &step.action);
         actions.any(|action| matches!(action, Action::Command(command) if command.hands_out_token()))
+    }
+
+    /// The effects that its steps, their compensations and its program may call, in code-point order. What handlers, timers and
+    /// the end emit are steps, too.
+    #[must_use]
+    pub fn called_effects(&self) -> BTreeSet<&EffectName> {
+        let actions = self.steps.iter().flat_map(|step| {
+            let undo = step.compensate.as_ref().map(|compensate| &compensate.action);
+            std::iter::once(&step.action).chain(undo)
+        });
+        let in_steps = actions.filter_map(|action| match action {
+            Action::Effect { effect, .. } => Some(effect),
+            Action::Group(_)
+            | Action::Command(_)
+            | Action::Publish(_)
+            | Action::Saga(_)
+            | Action::UndoSaga(_)
+            | Action::Nothing
+            | Action::Decide(_) => None,
+        });
+        let in_program = self.program.iter().flat_map(|program| &program.effects);
+        in_steps.chain(in_program).collect()
     }
 
     /// All handlers of the saga itself, while it runs.

@@ -13,6 +13,8 @@ use crate::input::{CancelMode, Control, StuckDecision, Verdict, WorkOutcome};
 use crate::ledger::LedgerStatus;
 use crate::patch::{IgnoreReason, Note, Outcome};
 use crate::record::Phase;
+use crate::view::why::{Evidence, why};
+use crate::view::{InstanceView, StuckIn};
 use crate::work::{WorkItem, WorkKind};
 
 const RELEASE: &str = "steps.reserve.compensate";
@@ -362,6 +364,24 @@ fn a_step_of_unknown_outcome_is_undone_skipped_or_asked_about() {
     assert_eq!(
         world.payload("steps.flight.compensate.asked"),
         json!({"step": "flight"})
+    );
+    let view = InstanceView::new(&world.instance, world.last(), Some(&world.definition));
+    assert_eq!((view.stuck.len(), view.stuck[0].what), (1, StuckIn::Compensation));
+    assert!(view.stuck[0].outcome_unknown);
+    assert_eq!(
+        view.stuck[0].command_id,
+        Some(world.newest("steps.flight").command_id.to_string())
+    );
+    assert_eq!(
+        why(Evidence {
+            instance: &view,
+            pending: &[],
+            hears: &[],
+            child: None
+        })
+        .why,
+        "an operator is asked whether step flight, whose outcome is unknown, is to be compensated: its last attempt ended with \
+         timeout; retry compensates it, skip leaves it as it is, resolve says that it is compensated by other means"
     );
     // It happened: it is undone.
     world.control("req-1", decide(Verdict::Retry, None));

@@ -279,6 +279,27 @@ fn a_callback_ends_the_wait_of_its_work_and_of_no_other() {
 }
 
 #[test]
+fn another_answer_under_the_same_token_is_told_from_a_repetition() {
+    let mut world = asking();
+    let callback = called_back(&world, done(&json!({"name": "ada"})));
+    let others = [done(&json!({"name": "eve"})), refused()].map(|outcome| called_back(&world, outcome));
+    assert_eq!(world.control("c-1", callback.clone()), Outcome::Applied);
+    let told = |world: &mut World| {
+        let repeated = world.control("c-1", callback.clone());
+        assert_eq!(repeated, Outcome::Ignored(IgnoreReason::Duplicate));
+        for other in &others {
+            let answered = world.control("c-1", other.clone());
+            assert_eq!(answered, Outcome::Ignored(IgnoreReason::Mismatch));
+        }
+    };
+    told(&mut world);
+    world.succeed("steps.ask", &json!({}));
+    assert_eq!(world.last().phase, Phase::Completed);
+    told(&mut world);
+    assert_eq!(world.data()["signed"], "ada");
+}
+
+#[test]
 fn a_callback_that_comes_before_the_result_is_kept() {
     let mut world = asking();
     let callback = called_back(&world, done(&json!({"name": "ada"})));

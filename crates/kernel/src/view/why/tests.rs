@@ -178,6 +178,30 @@ fn a_command_without_worker_is_told_apart_from_one_behind_others() {
 }
 
 #[test]
+fn an_effect_that_no_file_declares_comes_before_other_work() {
+    let ship = AwaitedView {
+        step: "ship".to_owned(),
+        ..charge(None)
+    };
+    let undeclared = AwaitedView {
+        undeclared: true,
+        ..charge(None)
+    };
+    let told = asked(&live(), &[ship, undeclared.clone()]);
+    assert_eq!(told.cause, Cause::NoEffect);
+    assert_eq!(
+        told.why,
+        "step charge waits for the result of effect charge since 10:00; no file declares this effect any more, so that no worker \
+         takes its command: restore the file and reload; 1 more are pending"
+    );
+    let called = AwaitedView {
+        calls: Some(failing()),
+        ..undeclared
+    };
+    assert_eq!(asked(&live(), &[called]).cause, Cause::Failing);
+}
+
+#[test]
 fn a_first_call_in_progress_is_told_as_one() {
     let with_worker = AwaitedView {
         command: Some(CommandView::without_message(CommandState::WithWorker)),

@@ -209,6 +209,8 @@ pub struct Reloaded {
     pub effects: Vec<String>,
     /// Shards that could not change now; they do at their next start.
     pub problems: Vec<String>,
+    /// Effects that live instances may call and that no file declares any more.
+    pub warnings: Vec<String>,
 }
 
 /// A saga whose active version has changed.
