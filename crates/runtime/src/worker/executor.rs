@@ -181,7 +181,7 @@ impl Executor {
                 .await
         };
         match is_answered {
-            Ok(false) => self.answer(message, delivery, name).await,
+            Ok(false) => self.answer(message, created, delivery, name).await,
             Ok(true) => {
                 self.series.known.inc();
                 Disposition::Done
@@ -193,7 +193,13 @@ impl Executor {
         }
     }
 
-    async fn answer(&self, message: &Message, held: &Held, name: (TenantId, CommandId)) -> Disposition {
+    async fn answer(
+        &self,
+        message: &Message,
+        created: TimeMs,
+        held: &Held,
+        name: (TenantId, CommandId),
+    ) -> Disposition {
         let command = match self.decode(message, &name) {
             Ok(command) => command,
             Err(reason) => return Box::pin(self.unreadable(name, &reason)).await,
@@ -205,9 +211,8 @@ impl Executor {
             stream,
             &self.definition.name,
             &name,
-            message,
+            self.delivery(message, created),
             initial,
-            self.definition.never_calls_twice(),
         );
         let mut progress = match read.await {
             Ok(progress) => progress,
@@ -239,6 +244,16 @@ impl Executor {
         self.record(&to, answer, progress.calls).await;
         self.gate.mark(name);
         Disposition::Done
+    }
+
+    /// What tells of the deliveries before this one, which a consumer has brought that was made at `created`.
+    pub(super) fn delivery<'m>(&self, message: &'m Message, created: TimeMs) -> progress::Delivery<'m> {
+        progress::Delivery {
+            message,
+            created,
+            now: self.clock.now(),
+            never_twice: self.definition.never_calls_twice(),
+        }
     }
 
     /// Leaves word about the command, so that whoever gets it next knows what was done.

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use crate::kernel::envelope::EffectProgress;
-use crate::kernel::ids::{CommandId, EffectName, TenantId};
+use crate::kernel::envelope::{EffectProgress, is_announced};
+use crate::kernel::ids::{CommandId, EffectName, TenantId, TimeMs};
 use crate::kernel::subject::Subject;
 use crate::ports::broker::{Broker, BrokerError, Expect, Message, Publication, PublishError};
 
@@ -20,25 +20,54 @@ fn subject(tenant: &TenantId, effect: &EffectName, command: CommandId) -> String
     .render()
 }
 
+/// A delivery, and what tells whether another one came before it.
+#[derive(Clone, Copy)]
+pub struct Delivery<'m> {
+    pub message: &'m Message,
+    /// When the consumer was made that has brought it.
+    pub created: TimeMs,
+    pub now: TimeMs,
+    /// Whether the definition in force allows no call after one that may have happened.
+    pub never_twice: bool,
+}
+
+impl Delivery<'_> {
+    /// Whether another consumer may have brought the message before, and its calls were made without a record: under a definition
+    /// that allowed repetitions. Of calls that were recorded, the record of the next one tells.
+    fn may_follow_unrecorded(&self) -> bool {
+        self.never_twice && !is_announced(&self.message.headers) && self.message.time <= self.created
+    }
+
+    /// Whether the deliveries before may have made a call of which `progress`, the last word about the command, does not say.
+    fn hides_a_call(&self, progress: &EffectProgress) -> bool {
+        let delivered = self.message.delivered;
+        if is_announced(&self.message.headers) {
+            return false;
+        }
+        delivered <= 1 || progress.delivered.saturating_add(1) != delivered
+    }
+}
+
 /// What is known about the command of this delivery, whose message says `initial`. Where the delivery before ended
-/// without a word, its call may have happened, unless calls are `announced`: then there was none.
+/// without a word, its call may have happened, unless the message says that calls are announced: then there was none. The definition
+/// in force cannot say so: the worker before may have gone by another one. Such a call may have begun as late as now.
 pub async fn read(
     broker: &dyn Broker,
     stream: &str,
     effect: &EffectName,
     name: &(TenantId, CommandId),
-    message: &Message,
+    delivery: Delivery<'_>,
     initial: Option<&EffectProgress>,
-    announced: bool,
 ) -> Result<EffectProgress, BrokerError> {
     let initial = || initial.cloned().unwrap_or_default();
-    if message.delivered <= 1 {
+    if delivery.message.delivered <= 1 && !delivery.may_follow_unrecorded() {
         return Ok(initial());
     }
     let stored = stored(broker, stream, effect, name).await?;
     let mut progress = stored.unwrap_or_else(initial);
-    if !announced && progress.delivered.saturating_add(1) != message.delivered {
+    if delivery.hides_a_call(&progress) {
         progress.outcome_unknown = true;
+        progress.begun_ms = delivery.now.0;
     }
     Ok(progress)
 }
@@ -102,4 +131,57 @@ pub async fn write(
         Err(_) => tracing::debug!(%command, "timeout recording command progress"),
     }
     Written::Lost
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::envelope::ANNOUNCED_HEADER;
+
+    fn message(delivered: u64, announced: bool) -> Message {
+        let mark = (ANNOUNCED_HEADER.to_owned(), "true".to_owned());
+        Message {
+            subject: String::new(),
+            headers: announced.then_some(mark).into_iter().collect(),
+            payload: bytes::Bytes::new(),
+            stream_sequence: 1,
+            consumer_sequence: 1,
+            delivered,
+            pending: 0,
+            time: TimeMs(1_000),
+        }
+    }
+
+    const fn delivery(message: &Message, created: i64, never_twice: bool) -> Delivery<'_> {
+        Delivery {
+            message,
+            created: TimeMs(created),
+            now: TimeMs(2_000),
+            never_twice,
+        }
+    }
+
+    #[test]
+    fn a_first_delivery_may_follow_a_call_only_from_a_newer_consumer_without_the_mark_where_that_counts() {
+        let (marked, unmarked) = (message(1, true), message(1, false));
+        assert!(delivery(&unmarked, 1_500, true).may_follow_unrecorded());
+        assert!(!delivery(&unmarked, 500, true).may_follow_unrecorded());
+        assert!(!delivery(&unmarked, 1_500, false).may_follow_unrecorded());
+        assert!(!delivery(&marked, 1_500, true).may_follow_unrecorded());
+    }
+
+    #[test]
+    fn a_delivery_without_word_of_the_one_before_hides_a_call_unless_its_message_is_marked() {
+        let after = |delivered| EffectProgress {
+            delivered,
+            ..EffectProgress::default()
+        };
+        let (marked, unmarked) = (message(3, true), message(3, false));
+        for never_twice in [false, true] {
+            assert!(delivery(&unmarked, 500, never_twice).hides_a_call(&after(0)));
+            assert!(delivery(&unmarked, 500, never_twice).hides_a_call(&after(1)));
+            assert!(!delivery(&unmarked, 500, never_twice).hides_a_call(&after(2)));
+            assert!(!delivery(&marked, 500, never_twice).hides_a_call(&after(0)));
+        }
+    }
 }
