@@ -102,6 +102,7 @@ impl Bench {
             take_spilled: Box::new(|| false),
             streams: streams.clone(),
             local: None,
+            announces: Arc::new(|_| false),
             began_after: 0,
             fence: outbox::Fence::open(Arc::clone(&clock)),
             cluster: ClusterId([7; 16]),

@@ -107,9 +107,6 @@ impl Running {
         catalog::name_tenants(parts.manifest, parts.metrics);
         let local = (parts.manifest.dispatch == Dispatch::Local)
             .then(|| Arc::new(Local::new(parts.manifest.limits.payload_bytes)));
-        if let Some(local) = &local {
-            local.expect(&served(&parts.catalog.now().effects));
-        }
         if cluster.is_some() {
             let (begun, sagas) = sagas::start(parts, &broker, streams, claimed, local.as_ref()).await?;
             (common, stages.sagas) = (Some(begun), Some(sagas));

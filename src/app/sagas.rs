@@ -3,7 +3,7 @@
 //!
 //! A shard is begun in the same way at the start of the process and while the others run ([`Common::begin`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -15,18 +15,20 @@ use super::catalog::InForce;
 use super::ownership::absent::{Absent, Unknown};
 use super::ownership::claim::Claimed;
 use super::ownership::keeper::{Keeper, Kept};
-use super::running::Parts;
+use super::running::{Parts, served};
 use super::shard_map::ShardMap;
 use super::shards::{self, Needed, Shown};
 use super::{StartError, standing, streams};
 use crate::config::BrokerKind;
 use crate::effects::Local;
 use crate::intake::{Intake, IntakeSpec, Marks, ShardEndpoint};
+use crate::kernel::ids::EffectName;
 use crate::kernel::input::SourceStream;
 use crate::outbox::{LocalFirst, Relay, RelaySpec, Rest, Retention, RetentionSpec, Submitter};
 use crate::ports::broker::{Broker, StreamState};
 use crate::shard::mailbox::{Notice, Released};
 use crate::shard::{ShardHandle, ShardState, Standing};
+use crate::storage::StorageError;
 
 /// Releases that may wait for a relay.
 const RELEASES_MAX: usize = 256;
@@ -199,6 +201,10 @@ impl Common {
         let manifest = parts.manifest;
         let (index, epoch, fence) = (claimed.shard, claimed.record.epoch, Arc::clone(&claimed.fence));
         let cluster = claimed.store.cluster_id();
+        let marked_since = match &self.local {
+            Some(_) => mark_calls(parts, &claimed)?,
+            None => BTreeMap::new(),
+        };
         self.keeper.add(Kept::of(
             &claimed,
             claimed.store.reader(),
@@ -234,7 +240,9 @@ impl Common {
                 recovered: shard.began_after,
                 maybe_called: shard.maybe_called,
                 begun: shard.begun.clone(),
+                marked_since,
             }),
+            announces: announces(parts),
             began_after: shard.began_after,
             fence,
             cluster,
@@ -283,6 +291,28 @@ impl Common {
             tasks: parts.tasks.clone(),
         })
     }
+}
+
+/// Stores that local calls leave a mark for as long as this life, of the effects that make no call twice now, and says since when they do.
+fn mark_calls(parts: &Parts<'_>, claimed: &Claimed) -> Result<BTreeMap<EffectName, u64>, StartError> {
+    let effects = served(&parts.catalog.now().effects);
+    let once = effects.iter().filter(|effect| effect.never_calls_twice());
+    let names: BTreeSet<EffectName> = once.map(|effect| effect.name.clone()).collect();
+    let is_known = !claimed.fence.is_resumed();
+    claimed
+        .store
+        .write::<_, StorageError>(|batch| batch.mark_calls_of(names, is_known))
+        .map_err(|error| StartError::Storage(error.to_string()))
+}
+
+/// Which effects make no call twice, as the definitions in force say at each question.
+fn announces(parts: &Parts<'_>) -> Arc<dyn Fn(&EffectName) -> bool + Send + Sync> {
+    let catalog = Arc::clone(parts.catalog);
+    Arc::new(move |effect: &EffectName| {
+        let in_force = catalog.now();
+        let mut known = in_force.effects.iter();
+        known.any(|known| known.name == *effect && !known.is_external() && known.never_calls_twice())
+    })
 }
 
 /// Up to where no shard of the cluster needs the streams, nor a reader: of the shards that are open here by their positions, of

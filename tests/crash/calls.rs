@@ -316,6 +316,37 @@ async fn a_runner_that_dies_in_calls_of_the_queue_makes_none_of_them_again_where
     cut_off(world, &keys).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_cut_off_before_second_calls_were_forbidden_is_not_made_again() {
+    forbidden_after_the_kill("broker").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_local_call_cut_off_before_second_calls_were_forbidden_is_not_made_again() {
+    forbidden_after_the_kill("local").await;
+}
+
+async fn forbidden_after_the_kill(dispatch: &str) {
+    let mut world = World::new(dispatch, 32, "30s").await;
+    world.bank.take(Duration::from_secs(30));
+    let keys = world.begin(&["retry"]).await;
+    world.bank.until(keys.len()).await;
+    world.rig.kill();
+    let changed = effect("retry", 32, CALL_TIMEOUT).replace("on_ambiguous: retry", "on_ambiguous: fail");
+    world.rig.add_effect("pay-retry", &changed);
+    world.bank.take(Duration::ZERO);
+    world.rig.start().await;
+    world.assert_unknown(&keys).await;
+    world.bank.assert_calls(&keys, 1);
+
+    // From now on nothing is unknown that was not called.
+    world
+        .rig
+        .send("Payout", "retry-9", "Payout.retry", json!({}))
+        .await;
+    world.assert_paid(&["retry-9".to_owned()]).await;
+}
+
 /// Starts again after all calls were cut off.
 async fn cut_off(mut world: World, keys: &[String]) {
     world.bank.assert_calls(keys, 1);

@@ -181,6 +181,7 @@ async fn a_call_whose_intent_is_stored_is_not_begun_when_the_fence_has_closed() 
                 recovered: 0,
                 maybe_called: 0,
                 begun: std::collections::BTreeSet::new(),
+                marked_since: std::collections::BTreeMap::new(),
             }),
             ..with(&fence)
         },
@@ -291,6 +292,7 @@ async fn commands_answered_after_the_adopted_state_are_not_sent_again() {
                 recovered: 0,
                 maybe_called: 0,
                 begun: std::collections::BTreeSet::new(),
+                marked_since: std::collections::BTreeMap::new(),
             }),
             ..with(&fence)
         },

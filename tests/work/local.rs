@@ -1,6 +1,6 @@
 //! Commands that the worker of the same process gets straight from the outbox.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use wiremock::matchers::any;
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use crate::work::rig::{
-    RelayOptions, Rig, ShardSide, at, command_subject, definition, effect, result_subject, until,
+    RelayOptions, Rig, ShardSide, at, command_subject, definition, effect, effect_name, result_subject, until,
 };
 
 /// A result of more bytes is not recorded.
@@ -39,6 +39,7 @@ fn options_after(local: &Arc<Local>, recovered: u64, begun: BTreeSet<WorkRef>) -
             recovered,
             maybe_called: recovered,
             begun,
+            marked_since: BTreeMap::new(),
         }),
         ..RelayOptions::default()
     }
@@ -338,10 +339,12 @@ async fn earlier_life(rig: Rig) {
     let local = local();
     let worker = rig.local_worker(&local, vec![once(3)], &server.uri());
     let (begun, waited) = (effect(&rig, "o-1", 1), effect(&rig, "o-2", 2));
-    let options = RelayOptions {
+    let mut options = RelayOptions {
         outbox: vec![(at(7, 1), begun.clone()), (at(7, 2), waited.clone())],
         ..options_after(&local, 7, BTreeSet::from([at(7, 1)]))
     };
+    let first = options.local.as_mut().expect("set");
+    first.marked_since = BTreeMap::from([(effect_name(), 6)]);
     let start = Instant::now();
     let _shard = started(&rig, options).await;
     let result = rig.result(&begun).await;
@@ -354,6 +357,44 @@ async fn earlier_life(rig: Rig) {
     assert_eq!(rig.result(&waited).await["result_type"], "Succeeded");
     let calls = server.received_requests().await.unwrap();
     assert_eq!(calls.len(), 1, "of the one that had not begun");
+    worker.drain(Duration::from_secs(1)).await;
+}
+
+#[tokio::test]
+async fn work_from_before_the_marks_of_an_effect_that_now_forbids_second_calls_may_have_been_called() {
+    let rig = Rig::new().await;
+    let server = upstream(ResponseTemplate::new(200).set_body_string(r#"{"id":"c-1"}"#)).await;
+    let local = local();
+    let worker = rig.local_worker(&local, vec![once(3)], &server.uri());
+    let (before, since) = (effect(&rig, "o-1", 1), effect(&rig, "o-2", 2));
+    let mut options = RelayOptions {
+        outbox: vec![(at(6, 1), before.clone()), (at(7, 1), since.clone())],
+        ..options(&local, 7)
+    };
+    let first = options.local.as_mut().expect("set");
+    first.marked_since = BTreeMap::from([(effect_name(), 6)]);
+    let _shard = started(&rig, options).await;
+    assert_eq!(rig.result(&since).await["result_type"], "Succeeded");
+    assert_eq!(rig.result(&before).await["payload"]["class"], "ambiguous");
+    let calls = server.received_requests().await.unwrap();
+    assert_eq!(calls.len(), 1, "of the one that would have a mark");
+    worker.drain(Duration::from_secs(1)).await;
+}
+
+#[tokio::test]
+async fn an_effect_that_began_its_life_with_marks_keeps_them_when_its_definition_allows_second_calls() {
+    let rig = Rig::new().await;
+    let server = upstream(ResponseTemplate::new(200).set_body_string(r#"{"id":"c-1"}"#)).await;
+    let local = local();
+    let worker = rig.local_worker(&local, vec![definition(3)], &server.uri());
+    let mut options = options(&local, 0);
+    let first = options.local.as_mut().expect("set");
+    first.marked_since = BTreeMap::from([(effect_name(), 0)]);
+    let mut shard = started(&rig, options).await;
+    shard.release(vec![(at(1, 0), effect(&rig, "o-1", 1))]).await;
+    let (outcome, _) = one_verdict(&mut shard).await;
+    assert!(matches!(outcome, WorkOutcome::Succeeded { .. }), "{outcome:?}");
+    assert_eq!(shard.begun, [at(1, 0)]);
     worker.drain(Duration::from_secs(1)).await;
 }
 

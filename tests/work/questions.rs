@@ -2,6 +2,7 @@
 //! is told.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use saga_runner::effects::Worker;
@@ -176,6 +177,74 @@ async fn died(rig: Rig) {
         assert_eq!(calls(&server).await, 0, "it might have been the second call");
         second.drain(Duration::from_secs(5)).await;
     }
+}
+
+#[tokio::test]
+async fn a_call_made_while_second_calls_were_allowed_counts_where_they_are_forbidden_now() {
+    forbidden_since(Rig::new().await).await;
+}
+
+#[tokio::test]
+async fn a_call_made_while_second_calls_were_allowed_counts_where_they_are_forbidden_now_on_nats() {
+    forbidden_since(Rig::on_nats().await).await;
+}
+
+/// Once without an intent record, and once with the one that its command asks for.
+async fn forbidden_since(rig: Rig) {
+    for (n, announced) in [(1, false), (2, true)] {
+        rig.announced.store(announced, Ordering::Release);
+        let mut peer = Swallowing::start().await;
+        let mut patient = definition(5);
+        patient.timeout_ms = 600_000;
+        let first = rig.worker(patient, &peer.address);
+        let item = effect(&rig, "o-1", n);
+        let begun = Instant::now();
+        enqueue(&rig, &item).await;
+        let _open = peer.call().await;
+        let subject = command_subject(&item).replacen(".effect.", ".effect_progress.", 1);
+        let commands = &rig.streams.commands;
+        let record = rig.broker.last_by_subject(commands, &subject).await.unwrap();
+        assert_eq!(record.is_some(), announced);
+        drop(first);
+        let server = upstream(ResponseTemplate::new(200)).await;
+        let second = rig.worker(failing(5), &server.uri());
+        let result = rig.result(&item).await;
+        assert_eq!(said(&result), ("TimedOut", "ambiguous"), "{result}");
+        assert_waited(begun);
+        assert_eq!(calls(&server).await, 0, "it might have been the second call");
+        second.drain(Duration::from_secs(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_command_sent_while_second_calls_were_allowed_is_called_where_nobody_had_it() {
+    let rig = Rig::new().await;
+    let item = effect(&rig, "o-1", 1);
+    let server = upstream(ResponseTemplate::new(200).set_body_string("{}")).await;
+    let _worker = steady(&rig, failing(5), &server.uri());
+    // No other consumer can have brought it.
+    rig.until_queued("effect-test-charge", |_| true).await;
+    rig.announced.store(false, Ordering::Release);
+    enqueue(&rig, &item).await;
+    assert_eq!(rig.result(&item).await["result_type"], "Succeeded");
+    assert_eq!(calls(&server).await, 1);
+}
+
+#[tokio::test]
+async fn a_call_that_is_announced_is_made_again_where_that_is_allowed_now() {
+    let rig = Rig::new().await;
+    let mut peer = Swallowing::start().await;
+    let mut patient = failing(5);
+    patient.timeout_ms = 600_000;
+    let first = rig.worker(patient, &peer.address);
+    let item = effect(&rig, "o-1", 1);
+    enqueue(&rig, &item).await;
+    let _open = peer.call().await;
+    drop(first);
+    let server = upstream(ResponseTemplate::new(200).set_body_string("{}")).await;
+    let _second = rig.worker(definition(5), &server.uri());
+    assert_eq!(rig.result(&item).await["result_type"], "Succeeded");
+    assert_eq!(calls(&server).await, 1);
 }
 
 #[tokio::test]

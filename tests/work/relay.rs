@@ -1,4 +1,4 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -466,10 +466,6 @@ impl Dispatch for Broken {
     fn local(&self, _: &EffectName) -> Option<Arc<dyn LocalEffect>> {
         panic!("the desk is broken")
     }
-
-    fn records_intent(&self, _: &EffectName) -> bool {
-        false
-    }
 }
 
 #[tokio::test]
@@ -481,6 +477,7 @@ async fn a_relay_that_panics_is_counted_and_tells_its_shard_by_closing_its_chann
             recovered: 0,
             maybe_called: 0,
             begun: BTreeSet::new(),
+            marked_since: BTreeMap::new(),
         }),
         ..RelayOptions::default()
     };

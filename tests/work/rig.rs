@@ -66,6 +66,8 @@ pub struct Rig {
     pub streams: WorkflowStreams,
     pub clock: Arc<MovedClock>,
     pub metrics: Arc<Metrics>,
+    /// Whether commands are sent as those of an effect that makes no call twice: from the first worker on that has one.
+    pub announced: Arc<AtomicBool>,
     tasks: Tasks,
 }
 
@@ -141,6 +143,7 @@ impl Rig {
             tasks: Tasks::new(&metrics, &(Arc::clone(&clock) as Arc<dyn Clock>)),
             clock,
             metrics,
+            announced: Arc::default(),
         }
     }
 
@@ -217,6 +220,9 @@ impl Rig {
         metrics: Arc<Metrics>,
     ) -> WorkerSpec {
         let effects: Vec<_> = effects.into_iter().map(Arc::new).collect();
+        if effects.iter().any(|effect| effect.never_calls_twice()) {
+            self.announced.store(true, Ordering::Release);
+        }
         WorkerSpec {
             broker: Arc::clone(&self.broker),
             consumers: plan("by: effect", group, &effects),
@@ -311,6 +317,10 @@ impl Rig {
             take_spilled: Box::new(move || flag.swap(false, Ordering::AcqRel)),
             streams: self.streams.clone(),
             local: options.local,
+            announces: {
+                let announced = Arc::clone(&self.announced);
+                Arc::new(move |_| announced.load(Ordering::Acquire))
+            },
             began_after: options.began_after,
             fence: options
                 .fence

@@ -99,6 +99,18 @@ pub const APPLIED_HEADER: &str = "saga-runner-applied";
 /// Header of a command whose input had waited in a backlog: its deadline in milliseconds since 1970, in place of the one in its body.
 pub const DEADLINE_HEADER: &str = "saga-runner-deadline-ms";
 
+/// Header of a command each of whose calls is recorded before it is made (an intent record), because its effect made no call twice when
+/// the command was sent. It holds whatever the definition says that is in force later.
+pub const ANNOUNCED_HEADER: &str = "saga-runner-announced";
+
+/// Whether each call of the command with these headers is recorded before it is made.
+#[must_use]
+pub fn is_announced(headers: &[(String, String)]) -> bool {
+    headers
+        .iter()
+        .any(|(name, value)| name == ANNOUNCED_HEADER && value == "true")
+}
+
 /// The deadline of a command whose body and headers say these.
 #[must_use]
 pub fn deadline_of(body_ms: i64, headers: &[(String, String)]) -> i64 {
@@ -201,6 +213,10 @@ pub struct EffectProgress {
     pub begun_ms: i64,
     /// The delivery after which it was given back. If it is not the one before the next, a worker died in between.
     pub delivered: u64,
+    /// When the consumer was made whose delivery that was, in milliseconds since the epoch: each one counts for itself. 0 for a call
+    /// without a consumer.
+    #[serde(default, skip_serializing_if = "is_unset")]
+    pub consumer_ms: i64,
     /// Milliseconds since the epoch before which it is not executed.
     pub not_before_ms: i64,
     /// The worker that made the last call.

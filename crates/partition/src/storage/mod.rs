@@ -17,6 +17,7 @@ mod history;
 pub mod kept;
 pub mod keys;
 pub mod listed;
+mod marked;
 mod memory;
 mod newest;
 mod orphans;

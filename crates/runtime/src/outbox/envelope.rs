@@ -6,9 +6,9 @@ use serde_json::value::RawValue;
 
 use crate::kernel::children::{Forwarded, ParentRef, SagaMessage};
 use crate::kernel::envelope::{
-    APPLIED_HEADER, AggregateCommand, AggregateEvent, CommandMetadata, ConflictPolicy, ControlMessage,
-    ControlVerb, DEADLINE_HEADER, EffectCancellation, EffectCommand, EffectProgress, EventMetadata, FORWARD,
-    ForwardedEvent, ResultType, WorkflowEvent,
+    ANNOUNCED_HEADER, APPLIED_HEADER, AggregateCommand, AggregateEvent, CommandMetadata, ConflictPolicy,
+    ControlMessage, ControlVerb, DEADLINE_HEADER, EffectCancellation, EffectCommand, EffectProgress,
+    EventMetadata, FORWARD, ForwardedEvent, ResultType, WorkflowEvent,
 };
 use crate::kernel::ids::{CommandId, EffectName, Key, SagaName};
 use crate::kernel::input::{Question, WorkOutcome};
@@ -57,17 +57,22 @@ pub fn command<'a>(
     })
 }
 
+/// The message of a command. `announced`: each of its calls is to be recorded before it is made.
 pub fn effect_command(
     stream: &str,
     item: &WorkItem,
     effect: &EffectName,
     payload: &[u8],
     progress: Option<EffectProgress>,
+    announced: bool,
 ) -> Result<Publication, Unsendable> {
     let command = command(item, effect, payload, progress)?;
     let mut headers = headers(item);
     if item.waited_ms > 0 {
         headers.push((DEADLINE_HEADER.to_owned(), item.ends().0.to_string()));
+    }
+    if announced {
+        headers.push((ANNOUNCED_HEADER.to_owned(), "true".to_owned()));
     }
     Ok(Publication {
         stream: stream.to_owned(),

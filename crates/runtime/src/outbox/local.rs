@@ -3,9 +3,10 @@
 //! The row stays in the outbox until the result is applied, so a call that a crash cuts off is made again. Rows of
 //! an earlier life of the process take the way of the queue. Those of a life that was killed may have been called, and say so;
 //! one that is stopped in order marks the calls that are on their way. Where an effect makes no call twice, the shard commits
-//! that a call begins before it does: rows that have no such mark were not called, whatever life they are of.
+//! that a call begins before it does: rows that have no such mark were not called, if all lives that may have had them kept to that.
+//! So an effect that makes no call twice when a life begins leaves marks for as long as that life, also when its definition changes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -22,7 +23,7 @@ use super::handover::{Completion, Done, done};
 use super::publish::Publisher;
 use super::sweeper;
 use crate::kernel::envelope::EffectProgress;
-use crate::kernel::ids::TimeMs;
+use crate::kernel::ids::{EffectName, TimeMs};
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
 use crate::ports::dispatch::{Attempted, Dispatch, Intent, LocalEffect};
 use crate::shard::mailbox::{Mail, Refused};
@@ -40,6 +41,16 @@ pub struct LocalFirst {
     pub maybe_called: u64,
     /// Rows of earlier lives that have the mark of a call.
     pub begun: BTreeSet<WorkRef>,
+    /// The effects of which this life makes no call without a mark, and the log sequence behind which no other life did either.
+    pub marked_since: BTreeMap<EffectName, u64>,
+}
+
+impl LocalFirst {
+    /// Whether a row of an earlier life has a mark if it was called.
+    fn would_be_marked(&self, row: WorkRef, effect: &EffectName) -> bool {
+        let since = self.marked_since.get(effect);
+        row.log_sequence > self.maybe_called || since.is_some_and(|since| row.log_sequence > *since)
+    }
 }
 
 /// Which way a row goes.
@@ -67,6 +78,7 @@ struct Record<'p> {
     mailbox: &'p mpsc::Sender<Mail>,
     row: WorkRef,
     fence: &'p Fence,
+    is_needed: bool,
     state: AtomicU8,
 }
 
@@ -80,11 +92,12 @@ const STANDS: u8 = 2;
 const COMPLETED: u8 = 3;
 
 impl<'p> Record<'p> {
-    const fn new(mailbox: &'p mpsc::Sender<Mail>, row: WorkRef, fence: &'p Fence) -> Self {
+    const fn new(mailbox: &'p mpsc::Sender<Mail>, row: WorkRef, fence: &'p Fence, is_needed: bool) -> Self {
         Self {
             mailbox,
             row,
             fence,
+            is_needed,
             state: AtomicU8::new(UNASKED),
         }
     }
@@ -103,6 +116,10 @@ impl<'p> Record<'p> {
 
 #[async_trait]
 impl Intent for Record<'_> {
+    fn is_needed(&self) -> bool {
+        self.is_needed
+    }
+
     async fn record(&self) -> bool {
         self.state.store(ASKED, Ordering::Release);
         let state = match tokio::time::timeout(RECORD_MAX, self.ask()).await {
@@ -156,8 +173,7 @@ impl Publisher {
             return Way::Broker(None);
         };
         if row.log_sequence <= local.recovered {
-            let is_known = row.log_sequence > local.maybe_called || local.dispatch.records_intent(effect);
-            let may_be = local.begun.contains(row) || !is_known;
+            let may_be = local.begun.contains(row) || !local.would_be_marked(*row, effect);
             return Way::Broker(may_be.then(maybe_called));
         }
         match local.dispatch.local(effect).filter(|_| room) {
@@ -199,7 +215,9 @@ impl Publisher {
         let WorkKind::Effect { effect, payload } = &item.kind else {
             return Err((EffectProgress::default(), false));
         };
-        let record = Record::new(&self.mailbox, row, &self.fence);
+        let local = self.local.as_ref();
+        let is_needed = local.is_some_and(|local| local.marked_since.contains_key(effect));
+        let record = Record::new(&self.mailbox, row, &self.fence, is_needed);
         let command = envelope::command(item, effect, payload, None).map(|mut command| {
             command.metadata.deadline_ms = item.ends().0;
             command

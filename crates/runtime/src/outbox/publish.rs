@@ -33,6 +33,8 @@ pub struct Publisher {
     /// By which results are read.
     pub limits: Limits,
     pub local: Option<LocalFirst>,
+    /// As [`RelaySpec::announces`](super::relay::RelaySpec::announces).
+    pub announces: Arc<dyn Fn(&EffectName) -> bool + Send + Sync>,
     /// The shard's.
     pub mailbox: mpsc::Sender<Mail>,
     pub tasks: Tasks,
@@ -67,7 +69,9 @@ impl Publisher {
         progress: Option<EffectProgress>,
     ) -> Sent {
         let stream = &self.streams.commands;
-        let publication = match envelope::effect_command(stream, item, effect, payload, progress) {
+        let announced = (self.announces)(effect);
+        let command = envelope::effect_command(stream, item, effect, payload, progress, announced);
+        let publication = match command {
             Ok(publication) => publication,
             Err(error) => return error.into(),
         };

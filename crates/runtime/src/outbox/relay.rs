@@ -32,7 +32,7 @@ use super::settings::Settings;
 use super::submitter::{Earlier, Submitter};
 use super::sweeper::Swept;
 use crate::kernel::envelope::EffectProgress;
-use crate::kernel::ids::ClusterId;
+use crate::kernel::ids::{ClusterId, EffectName};
 use crate::kernel::limits::Limits;
 use crate::kernel::work::{WorkKind, WorkRef};
 use crate::ports::broker::{Broker, WorkflowStreams};
@@ -62,6 +62,9 @@ pub struct RelaySpec {
     pub streams: WorkflowStreams,
     /// The worker of this process, where commands go to it directly.
     pub local: Option<LocalFirst>,
+    /// Whether each call of an effect is recorded before it is made, as the definition says that is in force now: then its commands are
+    /// marked. `false` for an effect that this process does not know.
+    pub announces: Arc<dyn Fn(&EffectName) -> bool + Send + Sync>,
     /// The shard's log ended here when this life of the process began: work up to it may have been handed over before.
     pub began_after: u64,
     /// Whether this process may send for the shard.
@@ -194,6 +197,7 @@ impl RelayLoop {
                 settings: spec.settings,
                 clock: spec.clock,
                 local: spec.local,
+                announces: spec.announces,
                 mailbox: spec.mailbox.clone(),
                 tasks: spec.tasks,
             }),

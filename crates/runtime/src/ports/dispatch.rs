@@ -13,14 +13,14 @@ pub trait Dispatch: Send + Sync + 'static {
     /// Who makes calls of this effect here, `None` where its commands go by the broker: nobody makes them, the
     /// worker drains, or the effect has a limit that counts for all workers together.
     fn local(&self, effect: &EffectName) -> Option<Arc<dyn LocalEffect>>;
-
-    /// Whether each call of this effect that is made here is recorded before it begins ([`Intent`]).
-    fn records_intent(&self, effect: &EffectName) -> bool;
 }
 
 /// The record that a call begins.
 #[async_trait]
 pub trait Intent: Send + Sync {
+    /// Whether it is made before each call, whatever the definition in force says.
+    fn is_needed(&self) -> bool;
+
     /// Makes it durable. `false`: it may not stand, so the call must not be made.
     async fn record(&self) -> bool;
 
@@ -31,8 +31,8 @@ pub trait Intent: Send + Sync {
 /// Makes the calls of one effect.
 #[async_trait]
 pub trait LocalEffect: Send + Sync {
-    /// Makes the first attempt at a command that never was a message. Where the effect makes no call twice, `intent` is
-    /// recorded before the call.
+    /// Makes the first attempt at a command that never was a message. Where the effect makes no call twice, or `intent` is needed, that
+    /// is recorded before the call.
     ///
     /// # Cancel safety
     /// None: a call that was begun may have happened.

@@ -141,6 +141,11 @@ impl<'h> Turn<'h> {
         }
     }
 
+    /// Whether the call is to be recorded before it is made, whatever the definition in force says.
+    pub fn is_announced(self) -> bool {
+        self.held.is_some_and(Held::is_announced) || self.intent.is_some_and(Intent::is_needed)
+    }
+
     /// How long to wait for room, the longer the more often there was none; `first_ms` at first.
     pub fn patience(self, first_ms: u64) -> Duration {
         let doublings = u32::try_from(self.number.saturating_sub(1)).unwrap_or(u32::MAX);

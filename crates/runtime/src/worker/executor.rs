@@ -211,10 +211,8 @@ impl Executor {
             stream,
             &self.definition.name,
             &name,
-            message,
-            created,
+            self.delivery(message, created),
             initial,
-            self.definition.never_calls_twice(),
         );
         let mut progress = match read.await {
             Ok(progress) => progress,
@@ -246,6 +244,16 @@ impl Executor {
         self.record(&to, answer, progress.calls).await;
         self.gate.mark(name);
         Disposition::Done
+    }
+
+    /// What tells of the deliveries before this one, which a consumer has brought that was made at `created`.
+    pub(super) fn delivery<'m>(&self, message: &'m Message, created: TimeMs) -> progress::Delivery<'m> {
+        progress::Delivery {
+            message,
+            created,
+            now: self.clock.now(),
+            never_twice: self.definition.never_calls_twice(),
+        }
     }
 
     /// Leaves word about the command, so that whoever gets it next knows what was done.

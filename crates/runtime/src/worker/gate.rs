@@ -114,7 +114,7 @@ impl Executor {
         watch.is_cancelled().then(|| self.taken_back(command, progress))
     }
 
-    /// Records the intent before a call that must not be made twice. Without one, no call was begun: the outcome of a command
+    /// Records the intent before a call that must not be made twice, or whose command asks for it. Without one, no call was begun: the outcome of a command
     /// that was only held in progress is not unknown. At the first delivery of a command there is none, unless the broker has
     /// lost count; then `progress` becomes what stands there.
     pub(super) async fn announce(

@@ -7,6 +7,7 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::kernel::envelope::is_announced;
 use crate::kernel::ids::{CommandId, TenantId};
 use crate::kernel::planted::{Bug, is_planted};
 use crate::ports::broker::{BrokerError, Message, QueueMessage, Receipt};
@@ -44,6 +45,7 @@ impl HeldCommands {
         let one = Arc::new(Held {
             clock: Arc::clone(&self.clock),
             ack_wait: self.ack_wait,
+            announced: is_announced(&message.headers),
             claim: Mutex::new(Claim {
                 receipt: receipt.into(),
                 delivered: message.delivered,
@@ -105,6 +107,8 @@ impl Drop for HeldCommand {
 pub struct Held {
     clock: Arc<dyn Clock>,
     ack_wait: Duration,
+    /// Its message has the mark by which each call is recorded before it is made.
+    announced: bool,
     claim: Mutex<Claim>,
 }
 
@@ -133,6 +137,11 @@ impl Held {
             claim.since = now;
             claim.has_lapsed = false;
         }
+    }
+
+    /// Whether each call of the command is recorded before it is made, whatever the definition in force says.
+    pub const fn is_announced(&self) -> bool {
+        self.announced
     }
 
     /// Number of the newest delivery.

@@ -3,7 +3,7 @@
 //! Only the first attempt, and only where there is room: everything that takes another turn (a retry, an open
 //! breaker, a tenant that has enough in progress) takes the way of the queue, where any worker may go on with it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use async_trait::async_trait;
@@ -13,7 +13,6 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use super::attempt::Turn;
 use super::executor::{Executor, Next};
 use super::result::{self, Addressee, Answer};
-use crate::kernel::definition::EffectDefinition;
 use crate::kernel::envelope::{EffectCommand, EffectProgress};
 use crate::kernel::ids::EffectName;
 use crate::ports::dispatch::{Attempted, Dispatch, Intent, LocalEffect};
@@ -25,8 +24,6 @@ pub type Executors = BTreeMap<EffectName, Arc<Executor>>;
 #[derive(Default)]
 pub struct Local {
     executors: RwLock<Executors>,
-    /// The effects of which no call is made twice. Known before the worker starts, since relays start before it.
-    once: RwLock<BTreeSet<EffectName>>,
     /// Largest result, in bytes of its message.
     result_bytes_max: usize,
 }
@@ -36,7 +33,6 @@ impl Local {
     pub fn new(result_bytes_max: usize) -> Self {
         Self {
             executors: RwLock::default(),
-            once: RwLock::default(),
             result_bytes_max,
         }
     }
@@ -46,16 +42,8 @@ impl Local {
         executors.get(effect).cloned()
     }
 
-    /// The effects that the worker has, or will have once it starts.
-    pub fn expect<'e>(&self, effects: impl IntoIterator<Item = &'e Arc<EffectDefinition>>) {
-        let once = effects.into_iter().filter(|effect| effect.never_calls_twice());
-        let names = once.map(|effect| effect.name.clone()).collect();
-        *self.once.write().unwrap_or_else(PoisonError::into_inner) = names;
-    }
-
     /// From now on this worker makes the calls.
     pub fn serve_by(&self, executors: Executors) {
-        self.expect(executors.values().map(|executor| &executor.definition));
         *self.executors.write().unwrap_or_else(PoisonError::into_inner) = executors;
     }
 }
@@ -73,11 +61,6 @@ impl Dispatch for Local {
             result_bytes_max: self.result_bytes_max,
             _under_way: under_way,
         }))
-    }
-
-    fn records_intent(&self, effect: &EffectName) -> bool {
-        let once = self.once.read().unwrap_or_else(PoisonError::into_inner);
-        once.contains(effect)
     }
 }
 

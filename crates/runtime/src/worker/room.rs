@@ -67,13 +67,12 @@ impl Executor {
         (part.saturating_add(self.ahead()) / (others + 1)).max(1)
     }
 
-    /// Gives a command back for which there is no room, with word that nothing was done.
+    /// Gives a command back for which there is no room, with word that nothing was done. `created` is when the consumer was made.
     pub async fn give_back_busy(self: Arc<Self>, delivery: HeldCommand, created: TimeMs) {
         let name = delivery.name().clone();
         let message = &delivery.message;
         let stream = &self.streams.commands;
         let effect = &self.definition.name;
-        let announced = self.definition.never_calls_twice();
         let disposition = {
             let work = std::pin::pin!(async {
                 // Its message says more than this worker has to know: what it begins with is read when it is served.
@@ -83,10 +82,8 @@ impl Executor {
                     stream,
                     effect,
                     &name,
-                    message,
-                    created,
+                    self.delivery(message, created),
                     initial.as_ref(),
-                    announced,
                 );
                 match read.await {
                     Ok(mut progress) if !delivery.is_lost() => {

@@ -262,7 +262,7 @@ impl Source {
             let permit = executor.permit(&delivery.name().0, brought.bound);
             if permit.is_none() && !self.consumer.push && self.executors.len() > 1 {
                 // Others behind it, of effects that have room, must not wait.
-                running.spawn(executor.give_back_busy(delivery, created));
+                running.spawn(executor.give_back_busy(delivery, brought.created));
             } else {
                 running.spawn(executor.serve(delivery, permit, brought));
             }

@@ -74,7 +74,7 @@ impl Executor {
         {
             return instead;
         }
-        if never_twice {
+        if never_twice || turn.is_announced() {
             let written = Box::pin(self.announce(command, turn, progress)).await;
             if let Some(instead) = self.unannounced(command, progress, written, turn) {
                 return instead;
@@ -240,6 +240,8 @@ impl Executor {
             Written::Preceded if turn.held.is_some_and(Held::is_lost) => {
                 Some(Next::GiveBack(Duration::ZERO, Reason::Lost))
             }
+            // Calls may be repeated now, and what stands there says that one may have happened.
+            Written::Preceded if !self.never_twice() => None,
             Written::Preceded => Some(self.begun_before(command, progress)),
         }
     }
