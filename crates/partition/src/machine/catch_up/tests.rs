@@ -258,8 +258,7 @@ fn a_due_timer_stands_at_the_time_it_was_due() {
 }
 
 #[test]
-fn a_result_that_was_applied_before_it_was_stored_stands_where_it_was_stored_and_before_the_timers_of_the_time_between()
- {
+fn an_applied_result_stands_where_it_was_stored_and_before_timers_that_were_due_since_it_was_applied() {
     let mut merge = begun();
     let applied = |sequence, time, stored| match input(RESULTS, sequence, time) {
         Arrival::Input(input) => Arrival::Applied(Applied {
