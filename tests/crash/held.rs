@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::calls::{Bank, CALL_TIMEOUT, effect, saga};
 use super::connect;
-use super::owners::ready;
+use super::owners::{copy, ready};
 use crate::support::nats_server::NatsServer;
 use crate::support::rig::Rig;
 
@@ -278,4 +278,77 @@ async fn an_adopted_folder_archives_nothing_before_it_is_released() {
     assert_eq!(view["archived"], Value::Null, "{view}");
     release(&rig, 0).await;
     rig.wait_for("door", "d-1", |view| view["archived"] == true).await;
+}
+
+/// Three payments, one behind the other.
+const CHAIN: &str = r#"
+apiVersion: sagas/v1
+kind: Saga
+name: chain
+start: Payout.Chained
+key: {"Payout.*": event.aggregate_id}
+steps:
+  a: {effect: pay-fail, with: {key: "${key}-a"}}
+  b: {needs: [a], effect: pay-fail, with: {key: "${key}-b"}}
+  c: {needs: [b], effect: pay-fail, with: {key: "${key}-c"}}
+"#;
+
+/// Begins so many chains, and waits until they are completed.
+async fn chained(rig: &Rig, keys: &[&str]) {
+    for key in keys {
+        rig.send("Payout", key, "Payout.Chained", json!({})).await;
+    }
+    for key in keys {
+        rig.wait_for("chain", key, |view| view["phase"] == "completed")
+            .await;
+    }
+}
+
+/// The commands behind the first result had other ids the second time, so their results were not found: completed work was
+/// taken for unknown, failed, and was undone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn instances_that_local_calls_have_completed_behind_an_older_copy_are_completed_again_without_a_call() {
+    let server = NatsServer::start();
+    let (bank, url) = Bank::open(Duration::ZERO).await;
+    let extra = json!({
+        "shards": 1,
+        "dispatch": "local",
+        "upstreams": {"bank": url},
+        "ownership": {"renew_every": "100ms", "send_within": "300ms", "take_over_after": "500ms"},
+    });
+    let mut rig = Rig::new(Some(server.url()), "30m", Duration::ZERO, extra).await;
+    rig.clear_definitions();
+    rig.add_saga("chain", CHAIN);
+    rig.add_effect("pay-fail", &effect("fail", 10, CALL_TIMEOUT));
+    rig.start().await;
+    chained(&rig, &["before"]).await;
+    assert_eq!(rig.terminate().await, Some(0), "{}", rig.log_tail());
+    let (data, backup) = (rig.folder().join("data"), rig.folder().join("backup"));
+    copy(&data, &backup);
+    rig.start().await;
+    let behind = ["behind-1", "behind-2", "behind-3", "behind-4", "behind-5"];
+    chained(&rig, &behind).await;
+    assert_eq!(rig.terminate().await, Some(0), "{}", rig.log_tail());
+    std::fs::remove_dir_all(&data).expect("removed");
+    copy(&backup, &data);
+    let calls = bank.calls();
+    assert_eq!(calls.values().sum::<usize>(), 18, "{calls:?}");
+
+    let mut command = Command::new(env!("CARGO_BIN_EXE_saga-runner"));
+    command.args(["run", "--config"]).arg(rig.manifest()).args([
+        "--adopt-loss",
+        "0@2",
+        "--reason",
+        "the copy of Sunday",
+    ]);
+    rig.launch_as(command);
+    for key in behind {
+        rig.wait_for("chain", key, |view| view["phase"] == "completed")
+            .await;
+    }
+    // There is nothing to send, so it waits for no decision.
+    rig.wait_until_ready().await;
+    let pending = told(&rig, &["pending", "0", "--json"]).await;
+    assert_eq!(pending["rows"], 0, "{pending}");
+    assert_eq!(bank.calls(), calls);
 }

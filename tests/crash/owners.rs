@@ -71,7 +71,7 @@ async fn run(rig: &Rig, arguments: &[&str]) -> Output {
         .expect("waited")
 }
 
-fn copy(from: &Path, to: &Path) {
+pub fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("created");
     for entry in std::fs::read_dir(from).expect("a folder") {
         let path = entry.expect("readable").path();

@@ -118,6 +118,7 @@ async fn carried_out(rig: Rig) {
     let publish = publish.expect("a message");
     assert!(matches!(publish.kind, WorkKind::Result { .. }));
     shard.complete(vec![at(1, 0)]).await;
+    let created = publish.created;
     shard.release(vec![(at(2, 0), *publish)]).await;
     shard.until(|shard| shard.delivered == [at(2, 0)]).await;
     let subject = result_subject(&item);
@@ -132,6 +133,8 @@ async fn carried_out(rig: Rig) {
             .headers
             .contains(&("saga-runner-applied".to_owned(), "true".to_owned()))
     );
+    let applied_at = ("saga-runner-applied-ms".to_owned(), created.0.to_string());
+    assert!(stored.headers.contains(&applied_at), "{:?}", stored.headers);
     let result: serde_json::Value = serde_json::from_slice(&stored.payload).unwrap();
     assert_eq!(result["result_type"], "Succeeded");
     assert_eq!(result["payload"]["id"], "c-1");

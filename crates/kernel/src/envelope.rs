@@ -96,6 +96,9 @@ pub struct CommandMetadata {
 
 /// Header of a result that its instance knows already: it is there for everyone else.
 pub const APPLIED_HEADER: &str = "saga-runner-applied";
+/// Header next to that one: the time of the input that has applied the result, in milliseconds since 1970. The ids of the commands
+/// that follow from the result are derived from it, also where a shard goes on from an older state and reads the result again.
+pub const APPLIED_TIME_HEADER: &str = "saga-runner-applied-ms";
 /// Header of a command whose input had waited in a backlog: its deadline in milliseconds since 1970, in place of the one in its body.
 pub const DEADLINE_HEADER: &str = "saga-runner-deadline-ms";
 

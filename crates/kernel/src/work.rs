@@ -54,7 +54,8 @@ pub struct WorkItem {
     pub path: String,
     /// 1 for the first attempt.
     pub attempt: u32,
-    /// When the input that caused it was stored, or the one before of its instance where that is later.
+    /// When the input that caused it was stored, or the one before of its instance where that is later. Of a
+    /// [`WorkKind::Result`]: the time of the input that has applied the result.
     pub created: TimeMs,
     /// After this instant the work is no longer wanted and its outcome is recorded as timed out, as the transition has it. What
     /// is sent says this one, so that it is the same whenever the transition is made.
@@ -250,6 +251,16 @@ impl Attempt<'_> {
     }
 }
 
+/// The time of the input that has caused the attempt of this id, in milliseconds since 1970, as [`Attempt::command_id`] puts it
+/// there; `None` where the id is not of that kind.
+#[must_use]
+pub fn caused_at(command: CommandId) -> Option<TimeMs> {
+    let is_derived = command.0.get_version_num() == 7;
+    // The first 48 of 128 bits.
+    let millis = i64::try_from(command.0.as_u128() >> 80).ok()?;
+    is_derived.then_some(TimeMs(millis))
+}
+
 /// A piece of work, whatever its attempts.
 #[derive(Debug, Clone, Copy)]
 pub struct Piece<'a> {
@@ -321,6 +332,8 @@ mod tests {
         assert_eq!(id.0.get_version_num(), 7);
         let (seconds, nanos) = id.0.get_timestamp().expect("v7").to_unix();
         assert_eq!((seconds, nanos), (1_767_225_600, 0));
+        assert_eq!(caused_at(id), Some(TimeMs(1_767_225_600_000)));
+        assert_eq!(caused_at(CommandId(Uuid::from_u128(7))), None, "not derived");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use saga_runner_partition::machine::apply::Turn;
-use saga_runner_partition::machine::message::Arrival;
+use saga_runner_partition::machine::message::{Applied, Arrival};
 use saga_runner_partition::storage::read::Found;
 
 use super::transactions::Carried;
@@ -119,7 +119,7 @@ impl World {
         let mut given: Option<Given> = None;
         for arrival in found {
             let more = match arrival {
-                Arrival::Input(input) => {
+                Arrival::Input(input) | Arrival::Applied(Applied { input, .. }) => {
                     self.lives_at(&input.instance);
                     self.give(&input)
                 }
@@ -208,7 +208,7 @@ impl World {
         };
         for arrival in found {
             match arrival {
-                Arrival::Input(input) => {
+                Arrival::Input(input) | Arrival::Applied(Applied { input, .. }) => {
                     self.lives_at(&input.instance);
                     // What awaits the end of another instance is done with when that is told.
                     let row = (!item.kind.awaits_result()).then_some(row);

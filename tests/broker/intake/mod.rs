@@ -253,6 +253,7 @@ fn sequence_of(arrival: &Arrival) -> u64 {
             Origin::Stream { sequence, .. } => *sequence,
             other => panic!("not from a stream: {other:?}"),
         },
+        Arrival::Applied(applied) => applied.sequence,
         Arrival::Unreadable(found) => panic!("unreadable: {found:?}"),
     }
 }

@@ -18,9 +18,9 @@ use std::time::Duration;
 use saga_runner_kernel::ids::TimeMs;
 use saga_runner_kernel::input::SourceStream;
 
-use super::message::Delivery;
+use super::message::{Arrival, Delivery};
 use stored_order::{Place, place_of};
-pub use stored_order::{sequence_of, stamp_of, time_of};
+pub use stored_order::{sequence_of, stamp_of, time_of, timers_before};
 use waiting::{Entry, Waiting};
 
 /// How long a control waits for a stream that cannot be read: a little more than readers take to open.
@@ -274,7 +274,8 @@ impl CatchUp {
         };
         let in_order = self.in_order(stream, ground);
         if let Some(due) = ground.next_due {
-            let until = in_order.until(place.0, ground.now);
+            let before = self.head(stream).map_or(place.0, |(head, _)| timers_before(head));
+            let until = in_order.until(before, ground.now);
             if due <= until {
                 let late_source = due > in_order.covered;
                 let until = if late_source {
@@ -320,14 +321,18 @@ impl CatchUp {
         None
     }
 
-    /// Place of the next message of a stream.
-    fn place(&self, stream: SourceStream) -> Option<Place> {
+    /// What the next message of a stream yields first, and the end of its delivery.
+    fn head(&self, stream: SourceStream) -> Option<(&Arrival, u64)> {
         match self.streams[stream.index()].queue.front()? {
-            Entry::Delivery { sequence, inputs, .. } => {
-                inputs.front().map(|arrival| place_of(stream, arrival, *sequence))
-            }
+            Entry::Delivery { sequence, inputs, .. } => inputs.front().map(|arrival| (arrival, *sequence)),
             Entry::Barrier(_) => None,
         }
+    }
+
+    /// Place of the next message of a stream.
+    fn place(&self, stream: SourceStream) -> Option<Place> {
+        let (head, last) = self.head(stream)?;
+        Some(place_of(stream, head, last))
     }
 
     /// Up to when timers may fire before what is taken of `stream`.

@@ -175,7 +175,7 @@ impl Run<'_> {
             | WorkKind::Result { .. }
             | WorkKind::Cancel { .. } => None,
         };
-        self.verdict(&Input {
+        let applied = self.verdict(&Input {
             id: item.command_id.to_string(),
             instance: item.instance.clone(),
             time: now,
@@ -190,10 +190,11 @@ impl Run<'_> {
             return Ok(());
         };
         let body = EffectResult::unknown(item, &effect, DISCARDED, UNKNOWN, now);
-        self.publish(&WorkItem {
+        let result = WorkItem {
             kind: WorkKind::Result { effect, body },
             ..item.clone()
-        })
+        };
+        self.publish(&result, applied)
     }
 
     fn decided(&self, what: Decided, reason: &str) -> Result<(), StorageError> {

@@ -123,6 +123,8 @@ pub struct Delivery {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Arrival {
     Input(Input),
+    /// A result that an owner of the shard had applied before its message was stored, for one that goes on from an older state.
+    Applied(Applied),
     /// The message can never become an input: straight to the dead letters.
     Unreadable(Unreadable),
 }
@@ -131,7 +133,7 @@ impl Arrival {
     /// Payload bytes.
     pub fn bytes(&self) -> usize {
         match self {
-            Self::Input(input) => match &input.body {
+            Self::Input(input) | Self::Applied(Applied { input, .. }) => match &input.body {
                 InputBody::Event(event) => event.payload.len(),
                 InputBody::Result(result) => result.outcome.bytes(),
                 InputBody::Timer { .. } | InputBody::Control(_) => 0,
@@ -139,6 +141,18 @@ impl Arrival {
             Self::Unreadable(message) => message.excerpt.len(),
         }
     }
+}
+
+/// A result of which the input is made once more as it was applied: with the time of then, from which the ids of the work are derived
+/// that follows from it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Applied {
+    /// Its origin is [`Origin::Local`](saga_runner_kernel::input::Origin::Local), as it was.
+    pub input: Input,
+    /// When its message was stored: its place in the order of the streams.
+    pub stored: TimeMs,
+    /// The sequence of its message.
+    pub sequence: u64,
 }
 
 /// A message that could not be turned into an input.

@@ -6,7 +6,7 @@ use saga_runner_kernel::work::{WorkItem, WorkRef};
 
 use super::apply::Turn;
 use super::catch_up::{self, InOrder};
-use super::message::{Answer, Arrival, Delivery, Fire, Order, Refused};
+use super::message::{Answer, Applied, Arrival, Delivery, Fire, Order, Refused};
 use super::staging::Run;
 use super::timers::timer_input;
 use crate::storage::StorageError;
@@ -22,7 +22,9 @@ impl Run<'_> {
             Order::Delivery(delivery) => {
                 for arrival in &delivery.inputs {
                     match arrival {
-                        Arrival::Input(input) => self.take(input, Turn::FIRST)?,
+                        Arrival::Input(input) | Arrival::Applied(Applied { input, .. }) => {
+                            self.take(input, Turn::FIRST)?;
+                        }
                         Arrival::Unreadable(message) => self.unreadable(delivery.stream, message)?,
                     }
                 }
@@ -32,8 +34,8 @@ impl Run<'_> {
             }
             Order::InOrder(delivery, in_order) => self.deliver_in_order(delivery, in_order).map(|()| None),
             Order::Local(input, publish) => {
-                self.verdict(input)?;
-                publish.map_or(Ok(()), |item| self.publish(item))?;
+                let applied = self.verdict(input)?;
+                publish.map_or(Ok(()), |item| self.publish(item, applied))?;
                 Ok(None)
             }
             Order::Delivered(rows) => {
@@ -92,14 +94,14 @@ impl Run<'_> {
                     self.staged.stamps[stream] = stands;
                 }
                 stands = catch_up::stamp_of(arrival);
-                if !self.fire_before(catch_up::time_of(arrival), in_order)? {
+                if !self.fire_before(catch_up::timers_before(arrival), in_order)? {
                     self.staged.stopped = true;
                     return Ok(());
                 }
                 under_way = Some(sequence);
             }
             match arrival {
-                Arrival::Input(input) => self.take(input, turn)?,
+                Arrival::Input(input) | Arrival::Applied(Applied { input, .. }) => self.take(input, turn)?,
                 Arrival::Unreadable(message) => self.unreadable(delivery.stream, message)?,
             }
         }
@@ -127,27 +129,34 @@ impl Run<'_> {
         }
     }
 
-    pub fn verdict(&mut self, input: &Input) -> Result<(), StorageError> {
+    /// Takes what this process itself says; the time that its input has.
+    pub fn verdict(&mut self, input: &Input) -> Result<TimeMs, StorageError> {
         let last = self.staged.counters.last_time;
         if input.time >= last {
-            return self.take(input, Turn::FIRST);
+            self.take(input, Turn::FIRST)?;
+            return Ok(input.time);
         }
         // Local time never runs behind what the shard has seen.
         let input = Input {
             time: last,
             ..Input::clone(input)
         };
-        self.take(&input, Turn::FIRST)
+        self.take(&input, Turn::FIRST)?;
+        Ok(last)
     }
 
-    /// Puts a message into the outbox that no transition has asked for.
-    pub fn publish(&mut self, item: &WorkItem) -> Result<(), StorageError> {
+    /// Puts a result into the outbox for whoever listens, which an input of the time `applied` has applied.
+    pub fn publish(&mut self, item: &WorkItem, applied: TimeMs) -> Result<(), StorageError> {
         let log_sequence = self.next_sequence();
         let row = WorkRef {
             log_sequence,
             index: 0,
         };
-        self.put_work(row, item.clone())
+        let item = WorkItem {
+            created: applied,
+            ..item.clone()
+        };
+        self.put_work(row, item)
     }
 
     fn fire(&mut self, fire: Fire) -> Result<(), StorageError> {

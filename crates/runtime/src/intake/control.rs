@@ -318,7 +318,11 @@ fn outcome_of(
         effect: None,
         outcome,
     };
-    Ok(Decoded::Result { instance, result })
+    Ok(Decoded::Result {
+        instance,
+        result,
+        applied: None,
+    })
 }
 
 /// The alias that a message comes from, and the generation that it is for.

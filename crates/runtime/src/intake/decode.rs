@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::cloudevents;
 use super::headers::Headers;
 use crate::kernel::envelope::{AggregateEvent, WorkflowEvent};
-use crate::kernel::ids::{EventId, IdError, InstanceId, Key, SagaName, TenantId, TimeMs};
+use crate::kernel::ids::{CommandId, EventId, IdError, InstanceId, Key, SagaName, TenantId, TimeMs};
 use crate::kernel::input::{Control, DomainEvent, SourceStream, WorkResult};
 use crate::kernel::json::{Json, JsonError};
 use crate::kernel::limits::Limits;
@@ -19,8 +19,12 @@ use crate::kernel::outcome::{self, Expected, RecordedResult, slice};
 use crate::kernel::subject::{Subject, SubjectError, Tenancy};
 use crate::kernel::token::TokenKey;
 use crate::kernel::trace;
+use crate::kernel::work::caused_at;
 use crate::ports::broker::Message;
 use bytes::Bytes;
+
+/// So far a runner's clock, by which results are applied, may be ahead of the broker's, by which their messages are stored.
+const CLOCKS_DIFFER_MS: i64 = 5 * 60 * 1_000;
 
 /// The rules by which messages are read.
 #[derive(Debug)]
@@ -49,6 +53,8 @@ pub enum Decoded {
     Result {
         instance: InstanceId,
         result: WorkResult,
+        /// The time of the input that has applied it, where an owner of the shard had applied it before it was stored.
+        applied: Option<TimeMs>,
     },
     /// A result that does not name its instance; its command does.
     Unaddressed {
@@ -153,7 +159,7 @@ impl Decoder {
                 Ok(Decoded::Known)
             }
             (SourceStream::WorkflowEvents, subject @ Subject::EffectResult { .. }) => {
-                self.result(subject, message)
+                self.result(subject, &headers, message)
             }
             (SourceStream::WorkflowEvents, Subject::WorkflowEvent { tenant, saga, key }) => {
                 let event = self.fact(&tenant, &saga, &key, &headers, message)?;
@@ -286,7 +292,7 @@ impl Decoder {
         })
     }
 
-    fn result(&self, subject: Subject, message: &Message) -> Result<Decoded, Defect> {
+    fn result(&self, subject: Subject, headers: &Headers<'_>, message: &Message) -> Result<Decoded, Defect> {
         let Subject::EffectResult {
             tenant,
             effect,
@@ -310,6 +316,7 @@ impl Decoder {
             Some((saga, key)) => Decoded::Result {
                 instance: InstanceId { tenant, saga, key },
                 result,
+                applied: applied_at(headers, command, message.time),
             },
             None => Decoded::Unaddressed { tenant, result },
         })
@@ -359,6 +366,15 @@ impl Decoder {
     pub fn check<'a>(&self, text: &'a [u8]) -> Result<Json<'a>, Defect> {
         Json::parse(text, self.limits.json_depth).map_err(|error| json_defect(&error))
     }
+}
+
+/// The time of the input that had applied a result before its message was stored at `stored`. `None` where the message does not say
+/// so, or says what cannot be: it is applied behind the input that has caused its command, and before it is published.
+fn applied_at(headers: &Headers<'_>, command: CommandId, stored: TimeMs) -> Option<TimeMs> {
+    headers.applied?;
+    let said = TimeMs(headers.applied_ms?.parse().ok()?);
+    let possible = caused_at(command)?..=stored.plus_ms(CLOCKS_DIFFER_MS);
+    possible.contains(&said).then_some(said)
 }
 
 /// Where an event was published.

@@ -1,7 +1,7 @@
 //! The headers that mean something to the intake, each at most once.
 
 use super::decode::Defect;
-use crate::kernel::envelope::{APPLIED_HEADER, POSITION_HEADER};
+use crate::kernel::envelope::{APPLIED_HEADER, APPLIED_TIME_HEADER, POSITION_HEADER};
 
 /// Picked out in one pass over all headers, so a message with very many of them costs linear time.
 #[derive(Debug, Default)]
@@ -11,6 +11,8 @@ pub(super) struct Headers<'a> {
     pub traceparent: Option<&'a str>,
     /// The instance of this result knows it already.
     pub applied: Option<&'a str>,
+    /// The time of the input by which it knows it.
+    pub applied_ms: Option<&'a str>,
     /// Where a fact stood in the log of its shard.
     pub position: Option<&'a str>,
     pub cloud_event: CloudEventHeaders<'a>,
@@ -58,6 +60,7 @@ impl<'a> Headers<'a> {
             "content-type" => &mut self.content_type,
             "traceparent" => &mut self.traceparent,
             APPLIED_HEADER => &mut self.applied,
+            APPLIED_TIME_HEADER => &mut self.applied_ms,
             POSITION_HEADER => &mut self.position,
             "ce-specversion" => &mut event.specversion,
             "ce-id" => &mut event.id,

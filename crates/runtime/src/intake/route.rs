@@ -15,7 +15,7 @@ use crate::kernel::expr::{Root, Scope};
 use crate::kernel::ids::{InstanceId, Key, SagaName, TenantId, TimeMs, shard_of};
 use crate::kernel::input::{DomainEvent, Input, InputBody, Origin, SourceStream, WorkResult};
 use crate::ports::broker::Message;
-use crate::shard::mailbox::{Arrival, Unreadable};
+use crate::shard::mailbox::{Applied, Arrival, Unreadable};
 
 /// Largest part of an unreadable payload that is kept.
 const EXCERPT_BYTES_MAX: usize = 1_024;
@@ -53,9 +53,14 @@ impl Router {
             Ok(Decoded::Event { tenant, event }) => {
                 return self.route_event(stream, &tenant, event, message, out);
             }
-            Ok(Decoded::Result { instance, result }) => {
-                self.route_result(stream, instance, result, message, out);
-            }
+            Ok(Decoded::Result {
+                instance,
+                result,
+                applied,
+            }) => match applied {
+                Some(time) => out.push(self.applied(instance, result, time, message)),
+                None => self.route_result(stream, instance, result, message, out),
+            },
             Ok(Decoded::Unaddressed { tenant, result }) => return Outcome::Unaddressed { tenant, result },
             Ok(Decoded::Control {
                 instance,
@@ -94,6 +99,24 @@ impl Router {
     ) {
         let id = result.command_id.to_string();
         self.push(stream, message, instance, id, InputBody::Result(result), out);
+    }
+
+    /// A result that its shard had applied without a message, at `time`: the same input once more.
+    fn applied(&self, instance: InstanceId, result: WorkResult, time: TimeMs, message: &Message) -> Routed {
+        let shard = shard_of(&instance.tenant, &instance.key, self.shards);
+        let input = Input {
+            id: result.command_id.to_string(),
+            instance,
+            time,
+            origin: Origin::Local,
+            body: InputBody::Result(result),
+        };
+        let applied = Applied {
+            input,
+            stored: message.time,
+            sequence: message.stream_sequence,
+        };
+        (shard, Arrival::Applied(applied))
     }
 
     /// Appends a message that can never become an input.

@@ -6,9 +6,9 @@ use serde_json::value::RawValue;
 
 use crate::kernel::children::{Forwarded, ParentRef, SagaMessage};
 use crate::kernel::envelope::{
-    ANNOUNCED_HEADER, APPLIED_HEADER, AggregateCommand, AggregateEvent, CommandMetadata, ConflictPolicy,
-    ControlMessage, ControlVerb, DEADLINE_HEADER, EffectCancellation, EffectCommand, EffectProgress,
-    EventMetadata, FORWARD, ForwardedEvent, ResultType, WorkflowEvent,
+    ANNOUNCED_HEADER, APPLIED_HEADER, APPLIED_TIME_HEADER, AggregateCommand, AggregateEvent, CommandMetadata,
+    ConflictPolicy, ControlMessage, ControlVerb, DEADLINE_HEADER, EffectCancellation, EffectCommand,
+    EffectProgress, EventMetadata, FORWARD, ForwardedEvent, ResultType, WorkflowEvent,
 };
 use crate::kernel::ids::{CommandId, EffectName, Key, SagaName};
 use crate::kernel::input::{Question, WorkOutcome};
@@ -105,6 +105,7 @@ pub fn aggregate_command<'a>(
 pub fn result(stream: &str, item: &WorkItem, effect: &EffectName, body: &Bytes) -> Publication {
     let mut headers = headers(item);
     headers.push((APPLIED_HEADER.to_owned(), "true".to_owned()));
+    headers.push((APPLIED_TIME_HEADER.to_owned(), item.created.0.to_string()));
     Publication {
         stream: stream.to_owned(),
         subject: result_subject(item, effect),

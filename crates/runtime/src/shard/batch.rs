@@ -9,7 +9,7 @@ use saga_runner_partition::machine::catch_up::InOrder;
 use saga_runner_partition::machine::message::Order;
 use saga_runner_partition::machine::progress::bytes_of;
 
-use super::mailbox::{Arrival, Delivery, HeldDecision, LetterOrder, Refused, Reposition, Verdict};
+use super::mailbox::{Applied, Arrival, Delivery, HeldDecision, LetterOrder, Refused, Reposition, Verdict};
 use crate::kernel::definition::DefinitionSet;
 use crate::kernel::envelope::Principal;
 use crate::kernel::ids::{InstanceId, SagaName, TenantId, TimeMs};
@@ -171,7 +171,7 @@ impl Item {
                 .inputs
                 .iter()
                 .filter_map(|arrival| match arrival {
-                    Arrival::Input(input) => Some(input),
+                    Arrival::Input(input) | Arrival::Applied(Applied { input, .. }) => Some(input),
                     Arrival::Unreadable(_) => None,
                 })
                 .collect(),

@@ -13,7 +13,7 @@ use saga_runner_partition::machine::{Found, Partition};
 
 use super::batch::{Gathered, Item};
 use super::figures;
-use super::mailbox::{Arrival, Released};
+use super::mailbox::{Applied, Arrival, Released};
 use super::shard_loop::{End, ShardLoop};
 use super::spans::{self, Taken};
 use super::status::{Figures, ShardState};
@@ -227,6 +227,13 @@ impl ShardLoop {
         match item {
             Item::Delivery(delivery, _) => delivery.inputs.iter().any(|arrival| match arrival {
                 Arrival::Input(input) => self.partition.isolation.is_needed(input.origin),
+                // It comes one by one as long as the other messages of its stream do.
+                Arrival::Applied(Applied { sequence, .. }) => {
+                    self.partition.isolation.is_needed(Origin::Stream {
+                        stream: delivery.stream,
+                        sequence: *sequence,
+                    })
+                }
                 Arrival::Unreadable(_) => false,
             }),
             Item::Verdict(verdict) => self.partition.isolation.is_needed(verdict.0.origin),

@@ -16,7 +16,7 @@ pub(super) fn audit<'a>(shard: u16, deliveries: impl Iterator<Item = &'a Deliver
     let all = deliveries.flat_map(|delivery| &delivery.inputs);
     let refused = all.filter_map(|arrival| match arrival {
         Arrival::Unreadable(found) if CONTROL_REFUSALS.contains(&found.reason) => Some(found),
-        Arrival::Unreadable(_) | Arrival::Input(_) => None,
+        Arrival::Unreadable(_) | Arrival::Input(_) | Arrival::Applied(_) => None,
     });
     let mut untold: u64 = 0;
     for (at, found) in refused.enumerate() {

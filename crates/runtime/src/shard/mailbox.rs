@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use saga_runner_partition::machine::held::may_be_discarded;
 pub use saga_runner_partition::machine::message::{
-    Arrival, Delivery, LetterDecision, LetterOrder, Refused, Unreadable,
+    Applied, Arrival, Delivery, LetterDecision, LetterOrder, Refused, Unreadable,
 };
 use saga_runner_partition::storage::rows::{AcceptedRow, PositionRow};
 pub use saga_runner_partition::storage::rows::{HaltRow, Stamp};

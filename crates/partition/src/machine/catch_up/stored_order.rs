@@ -5,7 +5,7 @@
 use saga_runner_kernel::ids::TimeMs;
 use saga_runner_kernel::input::{Input, InputBody, Origin, SourceStream};
 
-use crate::machine::message::Arrival;
+use crate::machine::message::{Applied, Arrival};
 use crate::storage::rows::Stamp;
 
 /// Place of a message in the common order: when it was stored, its stream's rank, its sequence.
@@ -27,6 +27,7 @@ pub fn sequence_of(arrival: &Arrival, last: u64) -> u64 {
             origin: Origin::Stream { sequence, .. },
             ..
         }) => *sequence,
+        Arrival::Applied(applied) => applied.sequence,
         Arrival::Input(_) => last,
         Arrival::Unreadable(message) => message.sequence,
     }
@@ -36,7 +37,17 @@ pub fn sequence_of(arrival: &Arrival, last: u64) -> u64 {
 pub const fn time_of(arrival: &Arrival) -> TimeMs {
     match arrival {
         Arrival::Input(input) => input.time,
+        Arrival::Applied(applied) => applied.stored,
         Arrival::Unreadable(message) => message.time,
+    }
+}
+
+/// Timers that were due before this instant fire before it. Those that were due between the application of a result and the storage
+/// of its message have fired behind the result.
+pub fn timers_before(arrival: &Arrival) -> TimeMs {
+    match arrival {
+        Arrival::Applied(Applied { input, stored, .. }) => input.time.min(*stored),
+        Arrival::Input(_) | Arrival::Unreadable(_) => time_of(arrival),
     }
 }
 
@@ -48,7 +59,7 @@ pub fn stamp_of(arrival: &Arrival) -> Option<Stamp> {
             body: InputBody::Event(event),
             ..
         }) if event.via.is_some() => None,
-        Arrival::Input(_) | Arrival::Unreadable(_) => Some(Stamp::at(time_of(arrival))),
+        Arrival::Input(_) | Arrival::Applied(_) | Arrival::Unreadable(_) => Some(Stamp::at(time_of(arrival))),
     }
 }
 

@@ -6,7 +6,7 @@ use saga_runner_kernel::input::{Control, Input, InputBody, Origin, SourceStream}
 
 use super::stored_order::rank;
 use super::*;
-use crate::machine::message::{Arrival, Delivery};
+use crate::machine::message::{Applied, Arrival, Delivery};
 use crate::storage::rows::Stamp;
 
 const EVENTS: SourceStream = SourceStream::AggregateEvents;
@@ -255,6 +255,48 @@ fn a_due_timer_stands_at_the_time_it_was_due() {
     assert_eq!(take(&mut merge, at(0)).0.stream, RESULTS);
     let (_, in_order) = take(&mut merge, at(0));
     assert_eq!(in_order.covered, NOW, "the others are at their ends");
+}
+
+#[test]
+fn an_applied_result_stands_where_it_was_stored_and_before_timers_that_were_due_since_it_was_applied() {
+    let mut merge = begun();
+    let applied = |sequence, time, stored| match input(RESULTS, sequence, time) {
+        Arrival::Input(input) => Arrival::Applied(Applied {
+            input: Input {
+                origin: Origin::Local,
+                ..input
+            },
+            stored: TimeMs(stored),
+            sequence,
+        }),
+        other => panic!("{other:?}"),
+    };
+    merge.push(Delivery {
+        inputs: vec![applied(1, 10, 20), applied(2, 5, 40)],
+        ..delivery(RESULTS, 0, &[(1, 20), (2, 40)])
+    });
+    merge.push(delivery(EVENTS, 0, &[(1, 15), (2, 30)]));
+    for stream in SourceStream::ALL {
+        merge.push_barrier(stream, NOW);
+    }
+    let due = |due| Ground {
+        next_due: Some(TimeMs(due)),
+        ..at(0)
+    };
+    assert_eq!(take(&mut merge, at(0)).0.stream, EVENTS);
+    let timers = Next::Timers {
+        until: TimeMs(9),
+        late_source: false,
+    };
+    assert_eq!(merge.next(due(9)), timers);
+    let (first, _) = take(&mut merge, due(10));
+    assert_eq!((first.stream, first.sequence), (RESULTS, 1));
+    assert_eq!(
+        first.stamp,
+        Some(Stamp::at(TimeMs(20))),
+        "its message is known again"
+    );
+    assert_eq!(take_all(&mut merge, at(0)).0, [(30, EVENTS), (40, RESULTS)]);
 }
 
 #[test]

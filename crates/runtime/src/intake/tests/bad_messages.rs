@@ -182,7 +182,7 @@ fn a_saga_without_key_does_not_keep_another_from_its_input() {
     let kinds: Vec<_> = found
         .iter()
         .map(|(_, arrival)| match arrival {
-            Arrival::Input(input) => input.instance.saga.as_str(),
+            Arrival::Input(input) | Arrival::Applied(Applied { input, .. }) => input.instance.saga.as_str(),
             Arrival::Unreadable(found) => found.reason,
         })
         .collect();

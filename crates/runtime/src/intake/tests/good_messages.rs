@@ -204,6 +204,67 @@ fn a_result_that_its_instance_knows_is_for_others() {
     assert_eq!(taken.len(), 1, "a shard goes on from an older state");
 }
 
+/// What a shard that goes on from an older state gets of a result with these headers, stored at 1,700,000,000,000.
+fn taken_again(command: &str, headers: &[(&str, &str)]) -> Arrival {
+    let body = json!({
+        "tenant_id": "acme", "command_id": command, "effect_name": "charge", "result_type": "Succeeded",
+        "payload": {}, "metadata": {"saga": "order", "key": "o/1"}
+    });
+    let subject = format!("tenant.acme.effect_result.charge.{command}");
+    let known = with_headers(message(&subject, body.to_string()), headers);
+    let resumed = router();
+    let takes_applied = &resumed.decoder.takes_applied;
+    takes_applied.store(true, std::sync::atomic::Ordering::Release);
+    let mut found = routed(&resumed, SourceStream::WorkflowEvents, &known);
+    assert_eq!(found.len(), 1, "{found:?}");
+    found.remove(0).1
+}
+
+const APPLIED: (&str, &str) = ("saga-runner-applied", "true");
+/// A command that an input of the time 1,699,999,990,000 has caused.
+const COMMAND: &str = "018bcfe5-40f0-7000-8000-000000000007";
+
+#[test]
+fn a_result_that_was_applied_before_it_was_stored_is_the_same_input_once_more() {
+    let found = taken_again(COMMAND, &[APPLIED, ("saga-runner-applied-ms", "1699999995000")]);
+    let Arrival::Applied(Applied {
+        input,
+        stored,
+        sequence,
+    }) = found
+    else {
+        panic!("{found:?}")
+    };
+    let said = (input.time, input.origin, input.id.as_str());
+    assert_eq!(said, (TimeMs(1_699_999_995_000), Origin::Local, COMMAND));
+    assert_eq!(input.instance.to_string(), "acme/order/o/1");
+    assert_eq!((stored, sequence), (TimeMs(1_700_000_000_000), 7));
+}
+
+#[test]
+fn a_result_that_was_not_applied_by_its_shard_or_says_a_time_that_cannot_be_has_the_time_of_its_message() {
+    let at = |time| ("saga-runner-applied-ms", time);
+    let derived_from_nothing = "00000000-0000-0000-0000-000000000007";
+    let cases: [(&str, &[(&str, &str)]); 6] = [
+        (COMMAND, &[APPLIED]),
+        (COMMAND, &[at("1699999995000")]),
+        (COMMAND, &[APPLIED, at("soon")]),
+        // Before the input that has caused the command.
+        (COMMAND, &[APPLIED, at("1699999989999")]),
+        // Later than any clock may be ahead of the broker's.
+        (COMMAND, &[APPLIED, at("1700000300001")]),
+        (derived_from_nothing, &[APPLIED, at("1699999995000")]),
+    ];
+    for (command, headers) in cases {
+        let found = taken_again(command, headers);
+        let Arrival::Input(input) = found else {
+            panic!("{headers:?}: {found:?}")
+        };
+        assert_eq!(input.time, TimeMs(1_700_000_000_000), "{headers:?}");
+        assert!(matches!(input.origin, Origin::Stream { sequence: 7, .. }));
+    }
+}
+
 #[test]
 fn results_and_controls_find_the_instance_that_they_name() {
     const ID: &str = "00000000-0000-0000-0000-000000000007";

@@ -26,7 +26,7 @@ use crate::kernel::input::{DomainEvent, Input, InputBody, SourceStream};
 use crate::kernel::limits::Limits;
 use crate::kernel::subject::Tenancy;
 use crate::ports::broker::Message;
-use crate::shard::mailbox::{Arrival, Unreadable};
+use crate::shard::mailbox::{Applied, Arrival, Unreadable};
 use fixtures::{acme, event, order_saga, saga};
 
 fn router_of(active: Vec<Arc<Definition>>, archived: Vec<Arc<Definition>>) -> Router {
@@ -82,7 +82,7 @@ fn routed(router: &Router, stream: SourceStream, message: &Message) -> Vec<Route
 fn inputs(router: &Router, stream: SourceStream, message: &Message) -> Vec<Input> {
     let each = routed(router, stream, message).into_iter();
     each.map(|(_, arrival)| match arrival {
-        Arrival::Input(input) => input,
+        Arrival::Input(input) | Arrival::Applied(Applied { input, .. }) => input,
         Arrival::Unreadable(found) => panic!("unreadable: {found:?}"),
     })
     .collect()
@@ -102,6 +102,6 @@ fn unreadable(router: &Router, stream: SourceStream, message: &Message) -> Unrea
     assert_eq!(found.len(), 1, "{found:?}");
     match found.remove(0).1 {
         Arrival::Unreadable(found) => found,
-        Arrival::Input(input) => panic!("readable: {input:?}"),
+        other @ (Arrival::Input(_) | Arrival::Applied(_)) => panic!("readable: {other:?}"),
     }
 }

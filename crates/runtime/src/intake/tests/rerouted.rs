@@ -72,7 +72,7 @@ fn told(deliveries: &[Delivery], routed_by: u64) -> Vec<(u64, String)> {
                 }
                 other => panic!("not from a stream: {other:?}"),
             },
-            Arrival::Unreadable(found) => panic!("unreadable: {found:?}"),
+            other @ (Arrival::Applied(_) | Arrival::Unreadable(_)) => panic!("no event: {other:?}"),
         })
         .collect()
 }

@@ -18,7 +18,7 @@ use crate::kernel::limits::Limits;
 use crate::kernel::subject::Tenancy;
 use crate::ports::broker::Broker;
 use crate::ports::clock::Clock;
-use crate::shard::mailbox::{Arrival, Mail, Notice, Stamp};
+use crate::shard::mailbox::{Applied, Arrival, Mail, Notice, Stamp};
 use crate::tasks::Tasks;
 use crate::telemetry::Metrics;
 
@@ -197,6 +197,7 @@ impl World {
                         crate::kernel::input::Origin::Stream { sequence, .. } => sequence,
                         other => panic!("not from a stream: {other:?}"),
                     },
+                    Arrival::Applied(Applied { sequence, .. }) => *sequence,
                     Arrival::Unreadable(found) => found.sequence,
                 });
                 noted

@@ -1,16 +1,22 @@
 //! What a shard holds back that goes on from an adopted state.
 
+use std::time::Duration;
+
+use bytes::Bytes;
 use serde_json::json;
 use tokio::sync::oneshot;
 
 use super::reposition::reposition;
-use super::world::{EVENTS, RESULTS, START, Shard, World, added, opened, pay, pay_opened, result};
-use crate::kernel::ids::TimeMs;
-use crate::kernel::input::SourceStream;
+use super::world::{
+    EVENTS, RESULTS, START, Shard, World, added, compile, opened, pay, pay_opened, result, set_of,
+};
+use crate::kernel::ids::{EffectName, TimeMs};
+use crate::kernel::input::{Input, Origin, SourceStream, WorkOutcome};
 use crate::kernel::record::Phase;
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
 use crate::ports::clock::Clock as _;
-use crate::shard::mailbox::{HeldDecision, Mail, Notice, Refused};
+use crate::shard::mailbox::{Applied, Arrival, Delivery, HeldDecision, Mail, Notice, Refused, Stamp};
+use crate::storage::rows::HistoryRow;
 use crate::storage::{Decided, HeldRow, StorageError};
 
 /// Makes the folder of the world one that was adopted.
@@ -252,4 +258,103 @@ async fn an_adopted_shard_whose_commands_have_their_results_in_the_streams_goes_
     assert!(!held(&shard).holds());
     assert!(held(&shard).released >= Some(TimeMs(0)));
     shard.stop().await;
+}
+
+/// Two charges, one behind the other.
+const TWICE: &str = r"
+apiVersion: sagas/v1
+kind: Saga
+name: pay
+start: Pay.Opened
+key: {'Pay.*': event.data.id}
+steps:
+  first:
+    effect: card-charge
+    with: {id: '${key}'}
+  second:
+    needs: [first]
+    effect: card-charge
+    with: {id: '${key}'}
+";
+
+/// A shard with the first of two charges in its outbox.
+async fn with_the_first_of_two() -> (World, Shard, WorkItem) {
+    let mut world = World::new();
+    world.definitions = set_of(vec![compile(TWICE)]);
+    let shard = world.start();
+    shard.deliver(EVENTS, 1, vec![pay_opened("p", 1)]).await;
+    let (_, first) = shard.outbox().await.pop().expect("the first charge");
+    (world, shard, first)
+}
+
+/// The effect that the outbox has.
+async fn charge(shard: &Shard) -> WorkItem {
+    let rows = shard.outbox().await.into_iter();
+    let mut charges = rows.filter(|(_, item)| matches!(item.kind, WorkKind::Effect { .. }));
+    charges.next().expect("a charge").1
+}
+
+/// The ids of the commands behind a result that was applied without a message had the time of its message, so that the results of
+/// these commands completed nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn commands_behind_a_local_result_have_the_same_ids_when_an_older_copy_reads_it_in_the_stream() {
+    let (world, shard, first) = with_the_first_of_two().await;
+    world.clock.advance(Duration::from_secs(5));
+    let body = Bytes::from_static(br#"{"receipt":"r"}"#);
+    let message = WorkItem {
+        kind: WorkKind::Result {
+            effect: EffectName::parse("card-charge").unwrap(),
+            body: body.clone(),
+        },
+        ..first.clone()
+    };
+    let outcome = WorkOutcome::Succeeded { payload: body };
+    shard
+        .published_verdict(pay("p"), first.command_id, outcome, Some(Box::new(message)))
+        .await;
+    let rows = shard.outbox().await;
+    let published = rows
+        .iter()
+        .find(|(_, item)| matches!(item.kind, WorkKind::Result { .. }));
+    let applied = published.expect("for everybody else").1.created;
+    assert_eq!(
+        applied,
+        START.plus_ms(5_000),
+        "its message says when it was applied"
+    );
+    let second = charge(&shard).await;
+    let known = shard.history(&pay("p"));
+    shard.stop().await;
+
+    // The copy has neither the result nor the second charge.
+    let (world, copy, again) = with_the_first_of_two().await;
+    assert_eq!(again.command_id, first.command_id);
+    world.clock.advance(Duration::from_mins(1));
+    let stored = applied.plus_ms(300);
+    let input = Input {
+        time: applied,
+        origin: Origin::Local,
+        ..result(&first, 1, &json!({"receipt": "r"}))
+    };
+    copy.mail(Mail::Delivery(Delivery {
+        stream: RESULTS,
+        after: 0,
+        sequence: 1,
+        stamp: Some(Stamp::at(stored)),
+        routed_by: 0,
+        inputs: vec![Arrival::Applied(Applied {
+            input,
+            stored,
+            sequence: 1,
+        })],
+    }))
+    .await;
+    let derived = charge(&copy).await;
+    assert_eq!(derived.path, "steps.second");
+    assert_eq!(derived.command_id, second.command_id);
+    assert_eq!(copy.position(RESULTS), 1);
+    let rows = copy.history(&pay("p"));
+    let told = |rows: &[HistoryRow]| -> Vec<_> { rows.iter().map(|row| (row.time, row.source)).collect() };
+    assert_eq!(told(&rows), told(&known), "the history is as it was");
+    copy.stop().await;
 }
