@@ -11,7 +11,7 @@ use saga_runner::effects::{self, BuiltIn, Consumer, Consumers, Worker, WorkerErr
 use saga_runner::inproc::{self, InprocBroker};
 use saga_runner::kernel::definition::{EffectDefinition, SourceFile, load};
 use saga_runner::kernel::duration::Millis;
-use saga_runner::kernel::envelope::{CommandMetadata, EffectCommand};
+use saga_runner::kernel::envelope::{ANNOUNCED_HEADER, CommandMetadata, EffectCommand};
 use saga_runner::kernel::ids::{CommandId, Key, SagaName, TenantId, TimeMs};
 use saga_runner::kernel::subject::{Subject, Tenancy};
 use saga_runner::ports::broker::{Broker, Expect, Publication, StreamSpec, WorkflowStreams};
@@ -200,7 +200,8 @@ pub async fn send_due(broker: &dyn Broker, input: Value, key: Option<&str>, due_
     let publication = Publication {
         stream: streams().commands,
         subject: subject.render(),
-        headers: Vec::new(),
+        // As the runner marks commands of effects that are not called twice.
+        headers: vec![(ANNOUNCED_HEADER.to_owned(), "true".to_owned())],
         payload: Bytes::from(serde_json::to_vec(&command).unwrap()),
         expect: Expect::Nothing,
     };

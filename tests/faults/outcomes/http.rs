@@ -30,6 +30,7 @@ pub static HTTP: Provider = Provider {
 const OWN: &[Row] = &[
     Row::told(t::DONE, "2xx", "does-it", "succeeded"),
     said(t::REFUSED, "304", "304", Said::Refused),
+    said(t::REFUSED, "101", "101", Said::Refused),
     rows::illegal("a header"),
     said(t::MOVED, "other 3xx", "301", Said::Moved),
     said(t::MOVED, "other 3xx", "307", Said::Moved),
@@ -104,6 +105,7 @@ async fn serve(stream: TcpStream, calls: &Calls) -> std::io::Result<()> {
             "hangs-up" => return Ok(()),
             // It has no body.
             "304" => ("304 Not Modified", ""),
+            "101" => ("101 Switching Protocols", ""),
             "stammers" => ("200 OK", "{\"id\": 1e400, \"id\": "),
             "rambles" => ("200 OK", &*long),
             "says-something-else" => ("200 OK", "{\"id\": \"something else\"}"),

@@ -383,12 +383,7 @@ fn calls(pending: &AwaitedView, who: &str) -> (Cause, String) {
         }
         Some(limit) => {
             cause = Cause::Limit;
-            let limit = match limit {
-                "tenant_busy" => "the tenant has as many calls in progress as it may",
-                "tenant_rate" => "the tenant calls as fast as it may",
-                _ => "the workers have no room",
-            };
-            let _infallible = write!(told, "; {limit}");
+            let _infallible = write!(told, "; {}", limited(limit));
         }
     }
     if let Some(begun) = &calls.begun {
@@ -406,6 +401,15 @@ fn calls(pending: &AwaitedView, who: &str) -> (Cause, String) {
         let _infallible = write!(told, "; it is given up at {deadline}");
     }
     (cause, told)
+}
+
+/// What the limit says that keeps calls back.
+fn limited(limit: &str) -> &'static str {
+    match limit {
+        "tenant_busy" => "the tenant has as many calls in progress as it may",
+        "tenant_rate" => "the tenant calls as fast as it may",
+        _ => "the workers have no room",
+    }
 }
 
 fn next_timer(instance: &InstanceView) -> Option<&TimerView> {

@@ -199,10 +199,10 @@ impl ShardLoop {
         let shard = self.index.to_string();
         let gauge = self.metrics.timers_overdue.with_label_values(&[&shard]);
         gauge.set(i64::try_from(timers).unwrap_or(i64::MAX));
-        let now = self.clock.now();
-        let due = self.partition.next_due.unwrap_or(now);
+        let (now, due) = (self.clock.now().0, self.partition.next_due);
+        let late_ms = due.map_or(0, |due| now.saturating_sub(due.0).max(0));
         let gauge = self.metrics.timers_overdue_seconds.with_label_values(&[&shard]);
-        gauge.set(now.0.saturating_sub(due.0).max(0) / 1_000);
+        gauge.set(late_ms / 1_000);
     }
 
     /// 1 while the storage is full.
@@ -404,10 +404,8 @@ impl ShardLoop {
         let (answers, found) = applied?;
         let took = self.clock.monotonic().saturating_sub(begin);
         self.metrics.commit_seconds.observe(took.as_secs_f64());
-        if let Some(synced) = self.store.last_sync() {
-            let series = &self.metrics.storage.commit_sync_seconds;
-            series.observe(synced.as_secs_f64());
-        }
+        let synced = self.store.last_sync().map(|synced| synced.as_secs_f64());
+        synced.inspect(|synced| self.metrics.storage.commit_sync_seconds.observe(*synced));
         if prune || staged.ended > 0 {
             self.pruned(staged.pruned);
         }

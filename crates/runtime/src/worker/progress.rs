@@ -45,7 +45,7 @@ impl Delivery<'_> {
         }
         match left {
             Some(left) => left.consumer_ms != self.created.0 || left.delivered.saturating_add(1) != delivered,
-            // Nobody left word: it was with no worker yet, or with one that died in its first call. That weighs more where no call may
+            // Nothing is recorded: it was with no worker yet, or with one that died in its first call. That weighs more where no call may
             // follow one that may have happened.
             None => delivered > 1 || self.never_twice,
         }

@@ -31,7 +31,7 @@ use crate::telemetry::Metrics;
 
 const REJOIN_FIRST: Duration = Duration::from_millis(100);
 const REJOIN_MAX: Duration = Duration::from_secs(10);
-/// Why a queue is joined anew behind such a pause.
+/// Why a queue is joined again behind such a pause.
 const STOOD_STILL: &str = "the process stood still for so long that what has come may be another worker's";
 /// How often within such a pause the loop looks at the clock.
 const LOOKS: u32 = 10;
